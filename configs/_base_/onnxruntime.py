@@ -1,0 +1,14 @@
+# What every deployment starts from. Override any key in a deploy config, in `deploy` of the model config, or with
+# `--cfg-options deploy.KEY=VALUE`.
+deploy = dict(
+    exporter=dict(type='TorchScriptExporter', opset=17),
+    backend=dict(type='ONNXRuntimeBackend', providers=['CPUExecutionProvider']),
+    input=dict(dtype='float32', shape=None, batch_size=1),  # shape: None keeps height and width dynamic where the model allows
+    rescale=True,  # answers in original pixels; False: in pixels of `image`, without the inputs scale_factor and ori_shape
+    optimize=True,
+    tolerance=dict(),  # see mmdeploy_lite/check/tolerance.py; a loosened one is named in the report
+    rewriters=dict(
+        not_in_onnx_export=dict(type='NotInOnnxExport'),
+        adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),
+    ),
+)

@@ -1,0 +1,146 @@
+"""The seam for operators that PyTorch has no equivalent of.
+
+Each is a function of tensors that computes the true answer in PyTorch and becomes one standard ONNX operator when it is traced.
+Rewriters call these and know of no exporter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .shapes import tracing_paused
+
+REJECTED = float('-inf')
+"""The score of a candidate that a threshold or filter dropped. It keeps its place, so that sizes stay fixed while tracing, until
+:func:`non_max_suppression`, whose own score threshold no REJECTED (or NaN, its product with zero) passes."""
+
+_LOWEST = -3.0e38  # just above float32's lowest, so that only REJECTED and NaN lie below it
+_UNLIMITED = 2**31 - 1
+
+
+class _NonMaxSuppression(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int
+    ) -> Tensor:
+        from mmcv.ops import nms
+
+        with tracing_paused():
+            inds = (scores > score_threshold).nonzero().squeeze(1)
+            if inds.numel():
+                inds = inds[nms(boxes[inds], scores[inds], iou_threshold)[1]]
+            return inds[:max_num]
+
+    @staticmethod
+    def symbolic(g: Any, boxes: Any, scores: Any, iou_threshold: float, score_threshold: float, max_num: int) -> Any:
+        def constant(value: Any, dtype: torch.dtype) -> Any:
+            return g.op('Constant', value_t=torch.tensor(value, dtype=dtype))
+
+        selected = g.op(
+            'NonMaxSuppression',
+            g.op('Unsqueeze', boxes, constant([0], torch.int64)),
+            g.op('Unsqueeze', scores, constant([0, 1], torch.int64)),
+            constant([max_num], torch.int64),
+            constant([iou_threshold], torch.float32),
+            constant([score_threshold], torch.float32),
+        )
+        column = g.op('Constant', value_t=torch.tensor(2))
+        return g.op('Gather', selected, column, axis_i=1)
+
+
+def non_max_suppression(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float | None = None, max_num: int = -1
+) -> Tensor:
+    """Greedy NMS in descending order of score, as one ``NonMaxSuppression`` node.
+
+    Args:
+        boxes: (n, 4) float32 x1 y1 x2 y2 with x2 >= x1 and y2 >= y1: ONNX reorders corners and mmcv does not, so callers see to it.
+        scores: (n,) float32; :data:`REJECTED` ones never come out.
+        iou_threshold: a box goes when its IoU with a kept one is above this.
+        score_threshold: only scores above it take part; None for all that are not rejected.
+        max_num: keep at most this many; none or negative for all.
+
+    Returns:
+        (k,) int64 indices of the kept boxes, in descending order of score.
+    """
+    return _NonMaxSuppression.apply(
+        boxes,
+        scores,
+        float(iou_threshold),
+        _LOWEST if score_threshold is None else float(score_threshold),
+        int(max_num) if max_num > 0 else _UNLIMITED,
+    )
+
+
+class _RoIAlign(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        rois: Tensor,
+        output_size: tuple[int, int],
+        spatial_scale: float,
+        sampling_ratio: int,
+        aligned: bool,
+    ) -> Tensor:
+        from mmcv.ops.roi_align import RoIAlignFunction
+
+        with tracing_paused():
+            return RoIAlignFunction.apply(features, rois, output_size, spatial_scale, sampling_ratio, 'avg', aligned)
+
+    @staticmethod
+    def symbolic(
+        g: Any,
+        features: Any,
+        rois: Any,
+        output_size: tuple[int, int],
+        spatial_scale: float,
+        sampling_ratio: int,
+        aligned: bool,
+    ) -> Any:
+        def constant(value: Any) -> Any:
+            return g.op('Constant', value_t=torch.tensor(value, dtype=torch.int64))
+
+        batch = g.op('Cast', g.op('Gather', rois, constant(0), axis_i=1), to_i=7)  # 7: int64
+        return g.op(
+            'RoiAlign',
+            features,
+            g.op('Slice', rois, constant([1]), constant([5]), constant([1])),
+            batch,
+            coordinate_transformation_mode_s='half_pixel' if aligned else 'output_half_pixel',
+            mode_s='avg',
+            output_height_i=output_size[0],
+            output_width_i=output_size[1],
+            sampling_ratio_i=sampling_ratio,
+            spatial_scale_f=spatial_scale,
+        )
+
+
+def roi_align(
+    features: Tensor,
+    rois: Tensor,
+    output_size: tuple[int, int],
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    """Average RoIAlign as one ``RoiAlign`` node (opset 16, where ``coordinate_transformation_mode`` came).
+
+    Args:
+        features: (N, C, H, W) float32.
+        rois: (n, 5) float32: index into N, then x1 y1 x2 y2 in pixels of the network's input.
+        output_size: (h, w) of the result.
+        spatial_scale: features' pixels per input pixel.
+        sampling_ratio: samples per bin and direction; 0 adapts to the RoI's size.
+        aligned: shift by half a pixel, mmcv's ``aligned``.
+
+    Returns:
+        (n, C, h, w) float32.
+    """
+    height, width = output_size
+    return _RoIAlign.apply(
+        features, rois, (int(height), int(width)), float(spatial_scale), int(sampling_ratio), bool(aligned)
+    )

@@ -1,0 +1,40 @@
+"""What is known of a size while tracing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .tracing import current_export
+
+
+@contextlib.contextmanager
+def tracing_paused() -> Iterator[None]:
+    """What runs inside is not recorded, and sizes are Python ints there."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
+
+
+def python_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape as Python ints, as it is now; under the tracer ``tensor.shape`` holds traced numbers.
+
+    Only for axes whose size no image can change, such as channels.
+    """
+    with tracing_paused():
+        return tuple(int(extent) for extent in tensor.shape)
+
+
+def static_size(tensor: Tensor) -> tuple[int, int] | None:
+    """(H, W) of a traced (N, C, H, W) tensor as Python ints, or None where the export keeps them dynamic."""
+    export = current_export()
+    if export is not None and export.dynamic:
+        return None
+    height, width = python_shape(tensor)[-2:]
+    return height, width

@@ -1,0 +1,144 @@
+"""The exporter through TorchScript tracing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from ..errors import DeployError, ExportError
+from ..registry import EXPORTERS
+
+
+@dataclass(frozen=True)
+class TracedWarning:
+    """A warning that the tracer gave: at this line a traced value became a Python value.
+
+    Attributes:
+        filename: of the source file.
+        lineno: in it, from 1.
+        message: the tracer's words.
+    """
+
+    filename: str
+    lineno: int
+    message: str
+
+
+@dataclass
+class ExportedGraph:
+    """What an exporter returns: the graph before any optimization, and the signs of what the tracer froze."""
+
+    model: onnx.ModelProto
+    warnings: list[TracedWarning] = field(default_factory=list)
+
+
+@EXPORTERS.register_module()
+class TorchScriptExporter:
+    """``torch.onnx.export(dynamo=False)``: runs the model once and records the operators.
+
+    Args:
+        opset: of the default domain; 17 is the oldest with all operators used here (RoiAlign of 16, LayerNormalization of 17).
+    """
+
+    def __init__(self, opset: int = 17) -> None:
+        self.opset = opset
+
+    def export(
+        self,
+        wrapper: nn.Module,
+        args: Sequence[Tensor],
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        dynamic_axes: Mapping[str, Mapping[int, str]],
+    ) -> ExportedGraph:
+        """Trace and convert.
+
+        Args:
+            wrapper: takes ``args``, returns the outputs in the order of ``output_names``.
+            args: the inputs to trace with.
+            input_names: of the graph, in the order of ``args``.
+            output_names: of the graph.
+            dynamic_axes: per input and output name, the names of axes that are not fixed.
+
+        Raises:
+            ExportError: the exporter failed; the message has its last words and the innermost line of the model's code.
+        """
+        buffer = io.BytesIO()
+        with _record_tracer_warnings() as recorded, torch.no_grad():
+            try:
+                torch.onnx.export(
+                    wrapper,
+                    tuple(args),
+                    buffer,
+                    input_names=list(input_names),
+                    output_names=list(output_names),
+                    dynamic_axes={name: dict(axes) for name, axes in dynamic_axes.items()},
+                    opset_version=self.opset,
+                    do_constant_folding=True,
+                    **_LEGACY,
+                )
+            except DeployError:
+                raise
+            except Exception as error:
+                raise ExportError(explain(error)) from error
+        return ExportedGraph(onnx.load_from_string(buffer.getvalue()), recorded)
+
+
+# torch before 2.5 has no `dynamo` argument and only this exporter; since 2.9 the other one is the default
+_LEGACY = {'dynamo': False} if 'dynamo' in torch.onnx.export.__code__.co_varnames else {}
+
+
+@contextlib.contextmanager
+def _record_tracer_warnings() -> Iterator[list[TracedWarning]]:
+    """Collect the tracer's warnings; the exporter's other chatter (deprecation, constant folding) says nothing to users."""
+    recorded: list[TracedWarning] = []
+    logger = logging.getLogger('torch.onnx')
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        try:
+            yield recorded
+        finally:
+            logger.setLevel(level)
+            for item in caught:
+                if issubclass(item.category, torch.jit.TracerWarning):
+                    recorded.append(TracedWarning(item.filename, item.lineno, str(item.message)))
+
+
+def explain(error: BaseException) -> str:
+    """One paragraph: what failed, in which class and line of the model's code, and the rewriter to write."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    where = ''
+    for frame, line in reversed(frames):
+        module = frame.f_globals.get('__name__', '')
+        if module.split('.')[0] in ('torch', 'mmdeploy_lite', 'onnx', 'contextlib', 'functools'):
+            continue
+        owner = frame.f_locals.get('self')
+        name = frame.f_code.co_name
+        path = f'{type(owner).__module__}.{type(owner).__name__}.{name}' if owner is not None else f'{module}.{name}'
+        where = (
+            f'\n  at {path} ({frame.f_code.co_filename}:{line})\n'
+            f'Replace what cannot be traced there with a rewriter:\n\n'
+            f'    @REWRITERS.register_module()\n'
+            f'    class My{name.strip("_").title().replace("_", "")}(FunctionRewriter):\n'
+            f"        target = '{path}'\n\n"
+            f'        def __call__(self, origin, {"head, " if owner is not None else ""}*args, **kwargs):\n'
+            f'            ...\n\n'
+            f"and name it in the config: deploy = dict(rewriters=dict(mine=dict(type='My{name.strip('_').title().replace('_', '')}')))"
+        )
+        break
+    words = str(error).strip().splitlines() or ['']
+    return f'tracing failed with {type(error).__name__}: {words[0]}{where}'

@@ -1,0 +1,45 @@
+"""What rewriters may ask and tell about the export that is running."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass
+class ExportState:
+    """The export that is running.
+
+    Attributes:
+        dynamic: height and width of the image are not fixed in the graph.
+        rejected_pending: candidates with the score REJECTED are on their way; NMS, which drops them, clears it.
+    """
+
+    dynamic: bool = False
+    rejected_pending: bool = False
+
+
+_STATE: ContextVar[ExportState | None] = ContextVar('mmdeploy_lite_export', default=None)
+
+
+def current_export() -> ExportState | None:
+    """The export that is running, or None: this project's own flag, in place of ``torch.onnx.is_in_onnx_export``."""
+    return _STATE.get()
+
+
+def note_rejected(pending: bool) -> None:
+    """Say that rejected candidates were made (True) or dropped (False)."""
+    if (state := _STATE.get()) is not None:
+        state.rejected_pending = pending
+
+
+@contextlib.contextmanager
+def exporting(state: ExportState) -> Iterator[ExportState]:
+    """Mark the code inside as part of an export."""
+    token = _STATE.set(state)
+    try:
+        yield state
+    finally:
+        _STATE.reset(token)

@@ -1,0 +1,130 @@
+"""Primitives of mmcv.ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import NothingDetectedError, UnsupportedError
+from ..export.operators import REJECTED, non_max_suppression, roi_align
+from ..export.shapes import python_shape
+from ..export.tracing import note_rejected
+from ..registry import REWRITERS
+from ..rewriting import FunctionRewriter
+
+EMPTY_HINT = (
+    'export on an image that shows objects the model finds, with a trained checkpoint, '
+    'or lower score_thr in the test config (--cfg-options model.test_cfg.score_thr=0.01)'
+)
+
+
+@REWRITERS.register_module()
+class BatchedNMS(FunctionRewriter):
+    """One ``NonMaxSuppression`` node; the original's ``if boxes.shape[0] < split_thr`` would be baked and its loop unrolled.
+
+    Classes are kept apart by the original's own offset, computed from the boxes that are not rejected, so that the IoUs round as
+    the original's do.
+
+    Raises:
+        NothingDetectedError: no box at all while tracing. The libraries skip NMS then, and the graph would hold constants.
+        UnsupportedError: an NMS of another type, such as ``soft_nms``; never replaced by plain NMS.
+    """
+
+    target = 'mmcv.ops.nms.batched_nms'
+
+    def __call__(
+        self,
+        origin: Callable,
+        boxes: Tensor,
+        scores: Tensor,
+        idxs: Tensor,
+        nms_cfg: dict | None,
+        class_agnostic: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        if python_shape(boxes)[0] == 0:
+            raise NothingDetectedError(
+                f'no box reached NMS while tracing, so it could not be recorded in the graph: {EMPTY_HINT}'
+            )
+        note_rejected(False)
+        if nms_cfg is None:
+            dets, inds = origin(boxes, scores, idxs, None)
+            accepted = (dets[:, 4] > REJECTED).nonzero().squeeze(1)
+            return dets[accepted], inds[accepted]
+        cfg = nms_arguments(nms_cfg)
+        if python_shape(boxes)[-1] != 4:
+            raise UnsupportedError(f'NMS of boxes with {python_shape(boxes)[-1]} coordinates (rotated boxes) is not supported')
+        accepted = scores > REJECTED
+        apart = boxes
+        if not cfg.get('class_agnostic', class_agnostic):
+            apart = boxes + _class_offsets(boxes, idxs, accepted, cfg['split_thr'])[:, None]
+        # mmcv neither reorders the corners of a box of negative size nor lets it suppress anything: as a box of no area it does not in ONNX
+        apart = torch.cat([apart[:, :2], torch.maximum(apart[:, :2], apart[:, 2:] + cfg['offset'])], dim=1)
+        keep = non_max_suppression(
+            apart, scores, cfg['iou_threshold'], cfg['score_threshold'], cfg['max_num']
+        )
+        return torch.cat([boxes[keep], scores[keep][:, None]], dim=-1), keep
+
+
+def nms_arguments(nms_cfg: dict[str, Any]) -> dict[str, Any]:
+    """mmcv's NMS config with its defaults filled in.
+
+    Raises:
+        UnsupportedError: a type other than ``nms``, or an argument that ``mmcv.ops.nms`` does not take.
+    """
+    cfg = {'type': 'nms', 'offset': 0, 'score_threshold': None, 'max_num': -1, 'split_thr': 10000, **nms_cfg}
+    kind = cfg.pop('type')
+    kind = kind if isinstance(kind, str) else getattr(kind, '__name__', repr(kind))
+    if kind != 'nms':
+        raise UnsupportedError(
+            f"the test config asks for nms type '{kind}'; only 'nms' can be exported exactly, and another is not put in its place."
+            " Override it if you accept other results: --cfg-options model.test_cfg.nms.type=nms"
+        )
+    if 'iou_thr' in cfg:  # mmcv's deprecated name
+        cfg.setdefault('iou_threshold', cfg.pop('iou_thr'))
+    known = {'iou_threshold', 'offset', 'score_threshold', 'max_num', 'split_thr', 'class_agnostic'}
+    if unknown := set(cfg) - known:
+        raise UnsupportedError(f'the nms config {dict(nms_cfg)} has {sorted(unknown)}, which mmcv.ops.nms does not take')
+    if 'iou_threshold' not in cfg:
+        raise UnsupportedError(f'the nms config {dict(nms_cfg)} has no iou_threshold')
+    if not (cfg['score_threshold'] or 0) > 0:  # mmcv filters only then
+        cfg['score_threshold'] = None
+    return cfg
+
+
+def _class_offsets(boxes: Tensor, idxs: Tensor, accepted: Tensor, split_thr: int) -> Tensor:
+    """(n,) what is added to each box's coordinates so that boxes of two classes do not meet."""
+    lowest = torch.full((1, 4), REJECTED, dtype=boxes.dtype, device=boxes.device)
+    # the row of REJECTED keeps the maximum defined when no box is left
+    upper = torch.cat([torch.where(accepted[:, None], boxes, lowest), lowest]).max()
+    spacing = upper + 1
+    if split_thr < boxes.shape[0]:
+        # with so many boxes mmcv runs NMS class by class; coordinates below zero, which the spacing does not cover, must not meet then
+        lower = torch.cat([torch.where(accepted[:, None], boxes, -lowest), -lowest]).min()
+        spacing = torch.where(accepted.sum() < split_thr, spacing, upper - lower.clamp(max=0) + 1)
+    return idxs.to(boxes) * spacing
+
+
+@REWRITERS.register_module()
+class RoIAlign(FunctionRewriter):
+    """One standard ``RoiAlign`` node; mmcv's own export gives an operator of its custom domain."""
+
+    target = 'mmcv.ops.roi_align.roi_align'
+
+    def __call__(
+        self,
+        origin: Callable,
+        features: Tensor,
+        rois: Tensor,
+        output_size: int | tuple[int, int],
+        spatial_scale: float = 1.0,
+        sampling_ratio: int = 0,
+        pool_mode: str = 'avg',
+        aligned: bool = True,
+    ) -> Tensor:
+        if pool_mode != 'avg':
+            raise UnsupportedError(f"RoIAlign with pool_mode='{pool_mode}' cannot be exported exactly; only 'avg' can")
+        size = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+        return roi_align(features, rois, size, spatial_scale, sampling_ratio, aligned)

@@ -1,0 +1,221 @@
+"""Primitives of mmdet's dense heads: candidates keep fixed sizes until NMS."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..export.operators import REJECTED
+from ..export.shapes import python_shape
+from ..export.tracing import note_rejected
+from ..registry import REWRITERS
+from ..rewriting import FunctionRewriter
+from .mmcv_ops import nms_arguments
+from .mmdet_boxes import inverse_scale
+
+
+def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest of (n,) values, or all n where there are fewer, without a Python ``min`` over a traced size."""
+    count = torch._shape_as_tensor(values)[0]
+    return values.topk(torch.minimum(count, torch.full_like(count, k)))
+
+
+@REWRITERS.register_module()
+class FilterScoresAndTopk(FunctionRewriter):
+    """Keeps ``topk`` (anchor, class) pairs, those at or below ``score_thr`` with the score REJECTED, for NMS to drop.
+
+    The original's boolean index and ``min(topk, n)`` trace to NonZero and to a number frozen as it was for one image. The ``topk``
+    best pairs lie within the ``topk`` anchors whose best class scores highest, so TopK runs over anchors first and over
+    ``topk`` x classes then, instead of over all pairs.
+
+    Args:
+        fixed_size: False drops the pairs at or below ``score_thr`` here, as the original does, with a NonZero over all pairs: for a
+            head that does something else than NMS with the scores.
+    """
+
+    target = 'mmdet.models.utils.misc.filter_scores_and_topk'
+
+    def __init__(self, fixed_size: bool = True) -> None:
+        self.fixed_size = fixed_size
+
+    def __call__(
+        self, origin: Callable, scores: Tensor, score_thr: float, topk: int, results: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor, Any]:
+        if self.fixed_size and topk > 0:
+            scores, labels, keep = self._fixed(scores, score_thr, topk)
+            note_rejected(True)
+        else:
+            scores, labels, keep = self._filtered(scores, score_thr, topk)
+        if isinstance(results, dict):
+            results = {name: value[keep] for name, value in results.items()}
+        elif isinstance(results, list):
+            results = [value[keep] for value in results]
+        elif results is not None:
+            results = results[keep]
+        return scores, labels, keep, results
+
+    @staticmethod
+    def _fixed(scores: Tensor, score_thr: float, topk: int) -> tuple[Tensor, Tensor, Tensor]:
+        num_classes = python_shape(scores)[1]
+        if num_classes == 1:
+            top, keep = top_k(scores[:, 0], topk)
+            labels = torch.zeros_like(keep)
+        else:
+            _, anchors = top_k(scores.max(dim=1)[0], topk)
+            top, pairs = top_k(scores[anchors].flatten(), topk)
+            keep = anchors[torch.div(pairs, num_classes, rounding_mode='floor')]
+            labels = pairs % num_classes
+        return torch.where(top > score_thr, top, torch.full_like(top, REJECTED)), labels, keep
+
+    @staticmethod
+    def _filtered(scores: Tensor, score_thr: float, topk: int) -> tuple[Tensor, Tensor, Tensor]:
+        pairs = (scores > score_thr).nonzero()
+        scores, order = scores[pairs[:, 0], pairs[:, 1]].sort(descending=True)
+        keep, labels = pairs[order[:topk]].unbind(dim=1)
+        return scores[:topk], labels, keep
+
+
+@REWRITERS.register_module()
+class BBoxPostProcess(FunctionRewriter):
+    """Runs the head's own post-processing without its branch on traced values.
+
+    ``if not valid_mask.all()`` would be frozen as it fell; boxes under ``min_bbox_size`` are given the score REJECTED instead, after
+    the rescaling that comes first in the original. ``max_per_img`` becomes a limit of NMS itself, whose result is sorted.
+    """
+
+    target = 'mmdet.models.dense_heads.base_dense_head.BaseDenseHead._bbox_post_process'
+
+    def __call__(
+        self,
+        origin: Callable,
+        head: Any,
+        results: Any,
+        cfg: Any,
+        rescale: bool = False,
+        with_nms: bool = True,
+        img_meta: dict | None = None,
+    ) -> Any:
+        from mmdet.structures.bbox import get_box_wh, scale_boxes
+
+        cfg = copy.deepcopy(cfg)
+        min_size = cfg.get('min_bbox_size', -1)
+        if min_size >= 0:
+            if rescale:
+                results.bboxes = scale_boxes(results.bboxes, inverse_scale(img_meta))
+                rescale = False
+            width, height = get_box_wh(results.bboxes)
+            large = (width > min_size) & (height > min_size)
+            results.scores = torch.where(large, results.scores, torch.full_like(results.scores, REJECTED))
+            cfg.min_bbox_size = -1
+            note_rejected(True)
+        if with_nms and cfg.get('nms') is not None:
+            cfg.nms.max_num = _tighter(nms_arguments(cfg.nms)['max_num'], cfg.max_per_img)
+        return origin(head, results, cfg, rescale=rescale, with_nms=with_nms, img_meta=img_meta)
+
+
+@REWRITERS.register_module()
+class RPNPostProcess(BBoxPostProcess):
+    """:class:`BBoxPostProcess` of an RPN, whose labels, ``new_zeros(len(results))``, would have one image's length frozen in."""
+
+    target = 'mmdet.models.dense_heads.rpn_head.RPNHead._bbox_post_process'
+
+    def __call__(self, origin: Callable, head: Any, results: Any, *args: Any, **kwargs: Any) -> Any:
+        results = super().__call__(origin, head, results, *args, **kwargs)
+        results.labels = torch.zeros_like(results.scores, dtype=torch.long)
+        return results
+
+
+@REWRITERS.register_module()
+class RPNPreselect(FunctionRewriter):
+    """Hands each level's ``nms_pre`` best anchors to the original, which then has nothing left to sort.
+
+    Its ``if 0 < nms_pre < scores.shape[0]`` would be frozen as it fell for one image size, and its ``sort`` is a TopK of all
+    anchors. The selection ranks by the same scores; the original gets features of the same layout with k x 1 positions.
+    """
+
+    target = 'mmdet.models.dense_heads.rpn_head.RPNHead._predict_by_feat_single'
+
+    def __call__(
+        self,
+        origin: Callable,
+        head: Any,
+        cls_score_list: list[Tensor],
+        bbox_pred_list: list[Tensor],
+        score_factor_list: list[Tensor],
+        mlvl_priors: list[Tensor],
+        img_meta: dict,
+        cfg: Any,
+        rescale: bool = False,
+        with_nms: bool = True,
+    ) -> Any:
+        nms_pre = (head.test_cfg if cfg is None else cfg).get('nms_pre', -1)
+        if nms_pre > 0:
+            levels = [
+                self._select(head, nms_pre, *level)
+                for level in zip(cls_score_list, bbox_pred_list, mlvl_priors, strict=True)
+            ]
+            cls_score_list, bbox_pred_list, mlvl_priors = map(list, zip(*levels, strict=True))
+        return origin(
+            head,
+            cls_score_list,
+            bbox_pred_list,
+            score_factor_list,
+            mlvl_priors,
+            img_meta,
+            cfg,
+            rescale=rescale,
+            with_nms=with_nms,
+        )
+
+    @staticmethod
+    def _select(
+        head: Any, nms_pre: int, cls_score: Tensor, bbox_pred: Tensor, priors: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        cls_score = cls_score.permute(1, 2, 0).reshape(-1, head.cls_out_channels)
+        bbox_pred = bbox_pred.permute(1, 2, 0).reshape(-1, head.bbox_coder.encode_size)
+        # by the scores, not the logits: where the sigmoid saturates, only scores tie as the original's do
+        scores = cls_score[:, 0].sigmoid() if head.use_sigmoid_cls else cls_score.softmax(-1)[:, 0]
+        _, inds = top_k(scores, nms_pre)
+        return cls_score[inds].t()[..., None], bbox_pred[inds].t()[..., None], priors[inds]
+
+
+class _KeepAll:
+    """A threshold whose comparison with scores keeps all of them, by a slice instead of a boolean index."""
+
+    def __le__(self, scores: Tensor) -> slice:
+        return slice(None)
+
+
+@REWRITERS.register_module()
+class YOLOXPredict(FunctionRewriter):
+    """Keeps every prior until NMS; the original's boolean index by ``score_thr`` traces to NonZero, and to nothing on an empty image."""
+
+    target = 'mmdet.models.dense_heads.yolox_head.YOLOXHead.predict_by_feat'
+
+    def __call__(self, origin: Callable, head: Any, *args: Any, cfg: Any = None, **kwargs: Any) -> Any:
+        cfg = copy.deepcopy(head.test_cfg if cfg is None else cfg)
+        cfg.kept_score_thr, cfg.score_thr = cfg.score_thr, _KeepAll()
+        return origin(head, *args, cfg=cfg, **kwargs)
+
+
+@REWRITERS.register_module()
+class YOLOXPostProcess(FunctionRewriter):
+    """Gives the priors under ``score_thr`` that :class:`YOLOXPredict` kept the score REJECTED."""
+
+    target = 'mmdet.models.dense_heads.yolox_head.YOLOXHead._bbox_post_process'
+
+    def __call__(self, origin: Callable, head: Any, results: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        if 'kept_score_thr' in cfg:
+            rejected = torch.full_like(results.scores, REJECTED)
+            results.scores = torch.where(results.scores >= cfg.kept_score_thr, results.scores, rejected)
+        return origin(head, results, cfg, *args, **kwargs)
+
+
+def _tighter(limit: int, other: int) -> int:
+    """The smaller of two limits, where none or negative means no limit."""
+    limits = [value for value in (limit, other) if value > 0]
+    return min(limits) if limits else -1

@@ -1,0 +1,112 @@
+"""Primitives of mmseg: slide inference and resize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import UnsupportedError
+from ..export.shapes import python_shape, static_size
+from ..registry import REWRITERS
+from ..rewriting import FunctionRewriter
+
+
+class WindowGrid(NamedTuple):
+    """Where the windows of slide inference lie along one axis: they all have one size."""
+
+    starts: list[int]
+    window: int
+    size: int
+
+    @classmethod
+    def of(cls, size: int, crop: int, stride: int) -> WindowGrid:
+        """mmseg's grid: every ``stride`` pixels, the last window moved back into the image, none larger than the image."""
+        count = max(size - crop + stride - 1, 0) // stride + 1
+        window = min(crop, size)
+        return cls([min(index * stride, size - window) for index in range(count)], window, size)
+
+    def counts(self) -> np.ndarray:
+        """(size,) how many windows cover each pixel."""
+        counts = np.zeros(self.size, dtype=np.float32)
+        for start in self.starts:
+            counts[start : start + self.window] += 1
+        return counts
+
+
+@REWRITERS.register_module()
+class SlideInference(FunctionRewriter):
+    """All windows as one batch through the network once; their logits padded to the image and added; a constant ``count_mat``.
+
+    The original unrolls the network once per window and writes into slices. Windows are added along each row first and the rows
+    into the image then, so that only the rows' sums are padded to the full size: less memory than a full-size tensor a window.
+
+    Raises:
+        UnsupportedError: the image size is dynamic. The grid of windows is part of the graph.
+    """
+
+    target = 'mmseg.models.segmentors.encoder_decoder.EncoderDecoder.slide_inference'
+
+    def __call__(self, origin: Callable, model: Any, inputs: Tensor, batch_img_metas: list[dict]) -> Tensor:
+        size = static_size(inputs)
+        if size is None:
+            raise UnsupportedError(
+                "slide inference of images of any size cannot be one graph: its windows depend on the size; give --shape H W"
+            )
+        rows, columns = (
+            WindowGrid.of(extent, crop, stride)
+            for extent, crop, stride in zip(size, model.test_cfg.crop_size, model.test_cfg.stride, strict=True)
+        )
+        windows = torch.cat(
+            [
+                inputs[:, :, y : y + rows.window, x : x + columns.window]
+                for y in rows.starts
+                for x in columns.starts
+            ]
+        )
+        # heads upsample to img_shape; some ask for a torch.Size, which is how mmseg passes a window's
+        metas = [{**meta, 'img_shape': torch.Size((rows.window, columns.window))} for meta in batch_img_metas]
+        logits = model.encode_decode(windows, metas * (len(rows.starts) * len(columns.starts)))
+        count_mat = np.outer(rows.counts(), columns.counts())
+        summed = _accumulate(logits, rows, columns)
+        return summed / torch.from_numpy(count_mat).to(summed)
+
+
+def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor:
+    """Sum of the windows' logits (windows x N, C, h, w), row by row, at their places in (N, C, H, W)."""
+    batch = python_shape(logits)[0] // (len(rows.starts) * len(columns.starts))
+    parts = iter(logits.split(batch))
+    total = None
+    for y in rows.starts:
+        row = None
+        for x in columns.starts:
+            part = F.pad(next(parts), (x, columns.size - columns.window - x, 0, 0))
+            row = part if row is None else row + part
+        row = F.pad(row, (0, 0, y, rows.size - rows.window - y))
+        total = row if total is None else total + row
+    return total
+
+
+@REWRITERS.register_module()
+class Resize(FunctionRewriter):
+    """Resizes to ``size`` as it is traced; the original's warning about ``align_corners`` makes Python ints of traced sizes."""
+
+    target = 'mmseg.models.utils.wrappers.resize'
+
+    def __call__(
+        self,
+        origin: Callable,
+        input: Tensor,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = 'nearest',
+        align_corners: bool | None = None,
+        warning: bool = True,
+    ) -> Tensor:
+        if size is not None and not isinstance(size, (int, Tensor)):
+            size = tuple(size)
+        return origin(input, size, scale_factor, mode, align_corners, warning=False)

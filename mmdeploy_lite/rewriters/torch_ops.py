@@ -1,0 +1,71 @@
+"""Primitives of PyTorch itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..export.shapes import static_size
+from ..registry import REWRITERS
+from ..rewriting import FunctionRewriter
+
+
+@REWRITERS.register_module()
+class NotInOnnxExport(FunctionRewriter):
+    """Tells the libraries that no export is running, so that the code that runs is the code that was tested.
+
+    Their export branches are stale: mmdet 3.3 imports a module that no longer exists there, drops score thresholds and appends
+    dummy boxes. PyTorch itself still gets the true answer.
+    """
+
+    target = 'torch.onnx.is_in_onnx_export'
+
+    def __call__(self, origin: Callable) -> bool:
+        caller = sys._getframe(2).f_globals.get('__name__', '')
+        return origin() if caller == 'torch' or caller.startswith('torch.') else False
+
+
+@REWRITERS.register_module()
+class AdaptiveAvgPool2d(FunctionRewriter):
+    """Exact for every size: the product with two averaging matrices, one per axis.
+
+    ONNX has no adaptive pooling; the exporter takes sizes that divide and refuses the others. Cell i of n averages the pixels from
+    ``floor(i * size / n)`` to ``ceil((i + 1) * size / n)``, as PyTorch does. Where it divides, and to one cell, the original's
+    AveragePool and GlobalAveragePool are exact and stay.
+    """
+
+    target = 'torch.nn.functional.adaptive_avg_pool2d'
+
+    def __call__(self, origin: Callable, input: Tensor, output_size: Any) -> Tensor:
+        pair = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+        if pair == (1, 1):
+            return origin(input, output_size)
+        size = static_size(input)
+        if size is not None:
+            pair = tuple(extent if cells is None else int(cells) for extent, cells in zip(size, pair, strict=True))
+            if all(extent % cells == 0 for extent, cells in zip(size, pair, strict=True)):
+                kernel = tuple(extent // cells for extent, cells in zip(size, pair, strict=True))
+                return F.avg_pool2d(input, kernel, kernel)
+        else:
+            size = input.shape[-2:]
+        rows, columns = (averaging_matrix(extent, cells, input) for extent, cells in zip(size, pair, strict=True))
+        if rows is not None:
+            input = rows @ input
+        return input if columns is None else input @ columns.t()
+
+
+def averaging_matrix(size: Any, cells: Any, like: Tensor) -> Tensor | None:
+    """(cells, size) weights that average each cell's pixels; None where every pixel is its own cell (``cells`` is None)."""
+    if cells is None:
+        return None
+    pixel = torch.arange(size, device=like.device)
+    cell = torch.arange(cells, device=like.device)[:, None]
+    start = torch.div(cell * size, cells, rounding_mode='floor')
+    end = torch.div((cell + 1) * size + cells - 1, cells, rounding_mode='floor')
+    inside = ((pixel >= start) & (pixel < end)).to(like)
+    return inside / (end - start).to(like)

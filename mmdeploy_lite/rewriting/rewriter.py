@@ -1,0 +1,43 @@
+"""What a rewriter is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+
+class FunctionRewriter:
+    """A replacement of one function or method while a model is traced.
+
+    Subclasses set ``target`` and implement ``__call__``; keyword arguments of the config entry
+    (``dict(type='Name', **kwargs)``) go to ``__init__``.
+
+    Example:
+        >>> @REWRITERS.register_module()
+        >>> class Double(FunctionRewriter):
+        ...     target = 'my_project.ops.double'
+        ...
+        ...     def __call__(self, origin, x):
+        ...         return x + x
+    """
+
+    target: ClassVar[str | tuple[str, ...]] = ()
+    """Dotted path(s) of what is replaced: ``package.module.function`` or ``package.module.Class.method``."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The dotted paths as a tuple."""
+        return (self.target,) if isinstance(self.target, str) else tuple(self.target)
+
+    def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Answer what the target answers, with operations that can be traced.
+
+        Args:
+            origin: what was there before: the original, or the rewriter of an enclosing context.
+            *args: the target's own arguments; of a method, ``self`` comes first.
+            **kwargs: the target's own keyword arguments.
+
+        Returns:
+            The target's own result.
+        """
+        raise NotImplementedError(f'{type(self).__name__} has no __call__')

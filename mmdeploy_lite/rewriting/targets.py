@@ -1,0 +1,125 @@
+"""Dotted paths to the objects they name, and swapping these objects."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from ..errors import RewriteError
+
+_MISSING = object()
+
+
+class MissingTargetError(RewriteError):
+    """The dotted path names nothing that exists here."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One replaceable attribute: ``getattr(owner, name)``, ``owner`` a module or a class."""
+
+    path: str
+    owner: ModuleType | type
+    name: str
+
+    @property
+    def raw(self) -> Any:
+        """The attribute as it is stored: a ``staticmethod`` object, not the function in it."""
+        if isinstance(self.owner, type):
+            return inspect.getattr_static(self.owner, self.name)
+        return getattr(self.owner, self.name)
+
+
+def find_target(path: str) -> Target:
+    """Resolve a dotted path, importing the longest prefix that is a module.
+
+    Args:
+        path: ``package.module.function`` or ``package.module.Class.method``.
+
+    Returns:
+        Where the attribute lives.
+
+    Raises:
+        MissingTargetError: no such library, module or attribute. The message says at which part the path ends.
+    """
+    parts = path.split('.')
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise MissingTargetError(f"'{path}' is not a dotted path like 'package.module.function'")
+    owner, depth = _import_longest(parts)
+    if owner is None:
+        raise MissingTargetError(f"'{path}': the package '{parts[0]}' is not installed")
+    for index in range(depth, len(parts) - 1):
+        child = getattr(owner, parts[index], _MISSING)
+        if not isinstance(child, (type, ModuleType)):
+            raise MissingTargetError(f"'{path}': '{'.'.join(parts[:index])}' has no module or class '{parts[index]}'")
+        owner = child
+    if depth == len(parts) or getattr(owner, parts[-1], _MISSING) is _MISSING:
+        raise MissingTargetError(f"'{path}': '{'.'.join(parts[:-1])}' has no function or method '{parts[-1]}'")
+    return Target(path, owner, parts[-1])
+
+
+def _import_longest(parts: list[str]) -> tuple[Any, int]:
+    """The module named by the longest importable prefix of ``parts``, and that prefix's length."""
+    module, depth = None, 0
+    for depth in range(1, len(parts) + 1):
+        name = '.'.join(parts[:depth])
+        # find_spec tells a module that does not exist from one that exists and fails to import: the latter's error is the user's to see
+        if module is not None and not hasattr(module, '__path__'):
+            return module, depth - 1
+        try:
+            found = name in sys.modules or importlib.util.find_spec(name) is not None
+        except ValueError:  # a module without a spec, such as __main__
+            found = True
+        if not found:
+            return module, depth - 1
+        module = importlib.import_module(name)
+    return module, depth
+
+
+@dataclass
+class Swap:
+    """One object put in the place of another, everywhere, and back again."""
+
+    target: Target
+    original: Any
+    replacement: Any
+    skip_modules: frozenset[str]
+    _holders: list[tuple[ModuleType, str]] = field(default_factory=list)
+    _inherited: bool = False
+
+    def apply(self) -> None:
+        """Put the replacement in place."""
+        owner, name = self.target.owner, self.target.name
+        if isinstance(owner, type):
+            self._inherited = name not in owner.__dict__
+            setattr(owner, name, self.replacement)
+            return
+        setattr(owner, name, self.replacement)
+        self._replace_names(self.original, self.replacement, self._holders)
+
+    def undo(self) -> None:
+        """Put the original back, also where modules imported meanwhile took the replacement by name."""
+        owner, name = self.target.owner, self.target.name
+        if isinstance(owner, type):
+            if self._inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, self.original)
+            return
+        setattr(owner, name, self.original)
+        self._replace_names(self.replacement, self.original, [], everywhere=True)
+
+    def _replace_names(self, old: Any, new: Any, holders: list, everywhere: bool = False) -> None:
+        # list(): a lazily loading module may change sys.modules or its own dict while it is looked at
+        for module_name, module in list(sys.modules.items()):
+            if not isinstance(module, ModuleType) or (module_name in self.skip_modules and not everywhere):
+                continue
+            for attribute, value in list(vars(module).items()):
+                if value is old:
+                    setattr(module, attribute, new)
+                    holders.append((module, attribute))

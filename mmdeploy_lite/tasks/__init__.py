@@ -1,0 +1,19 @@
+"""Tasks: what a kind of model takes and answers."""
+
+from .base import BaseTask, Sample
+from .detection import InstanceSegmentation, ObjectDetection
+from .infer import infer_task
+from .pipeline import TestPipeline, find_test_pipeline, fix_shape
+from .segmentation import SemanticSegmentation
+
+__all__ = [
+    'BaseTask',
+    'InstanceSegmentation',
+    'ObjectDetection',
+    'Sample',
+    'SemanticSegmentation',
+    'TestPipeline',
+    'find_test_pipeline',
+    'fix_shape',
+    'infer_task',
+]

@@ -1,0 +1,195 @@
+"""What every task has in common."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..check.comparison import Comparison
+from ..check.tolerance import Tolerance
+from ..errors import UnsupportedError
+from ..export.preprocess import PreprocessSpec
+from .pipeline import TestPipeline
+
+
+@dataclass
+class Sample:
+    """One image as the test pipeline leaves it.
+
+    Attributes:
+        name: for reports.
+        image: (H, W, 3) uint8 BGR, original pixels.
+        inputs: (C, h, w) as the pipeline leaves it, before the data preprocessor.
+        data_sample: the library's data sample, with ``scale_factor``, ``ori_shape``, ``img_shape``.
+    """
+
+    name: str
+    image: np.ndarray
+    inputs: Tensor
+    data_sample: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(h, w) of ``inputs``."""
+        return int(self.inputs.shape[1]), int(self.inputs.shape[2])
+
+
+class ModelWrapper(nn.Module):
+    """The model as a function of the file's inputs, which is what gets traced.
+
+    Args:
+        model: of mmdet or mmseg, in eval mode.
+        preprocess: the in-graph data preprocessor.
+        rescale: answers in original pixels, else in ``image`` pixels.
+    """
+
+    def __init__(self, model: nn.Module, preprocess: nn.Module, rescale: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.preprocess = preprocess
+        self.rescale = rescale
+
+    @staticmethod
+    def set_metainfo(data_sample: Any, **metainfo: Any) -> Any:
+        """Set metainfo without the deep copy that ``set_metainfo`` makes: a deep-copied traced value silently becomes zero."""
+        for name, value in metainfo.items():
+            data_sample.set_field(name=name, value=value, field_type='metainfo', dtype=None)
+        return data_sample
+
+
+class BaseTask(abc.ABC):
+    """What a kind of model takes and answers.
+
+    Args:
+        model: of mmdet or mmseg, in eval mode.
+        pipeline: its test pipeline.
+        rescale: answers in original pixels; False drops ``scale_factor`` and ``ori_shape`` and answers in ``image`` pixels.
+        dtype: of the ``image`` input, 'float32' or 'uint8'.
+        batch_size: images per run, fixed in the graph.
+    """
+
+    name: ClassVar[str]
+    codebase: ClassVar[str]
+    default_deploy_cfg: ClassVar[str]
+    needs_ori_shape: ClassVar[bool] = False
+    needs_scale_factor: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pipeline: TestPipeline,
+        rescale: bool = True,
+        dtype: str = 'float32',
+        batch_size: int = 1,
+    ) -> None:
+        if dtype not in ('float32', 'uint8'):
+            raise UnsupportedError(f"input dtype '{dtype}' is not supported; use 'float32' or 'uint8'")
+        self.model = model
+        self.pipeline = pipeline
+        self.rescale = rescale
+        self.dtype = dtype
+        self.batch_size = batch_size
+        self.preprocess_spec = PreprocessSpec.of(model.data_preprocessor)
+        self._double: nn.Module | None = None
+
+    @property
+    def input_names(self) -> list[str]:
+        """Of the graph, in order."""
+        names = ['image']
+        if self.rescale:
+            names += ['scale_factor'] * self.needs_scale_factor + ['ori_shape'] * self.needs_ori_shape
+        return names
+
+    @property
+    @abc.abstractmethod
+    def output_axes(self) -> dict[str, dict[int, str]]:
+        """Per output, in order, the names of the axes whose size changes from run to run even if H and W do not."""
+
+    @property
+    def num_classes(self) -> int | None:
+        """Labels are below it; None when the model does not say."""
+        from ..loading.model import find_num_classes
+
+        return find_num_classes(self.model)
+
+    def prepare(self, name: str, image: np.ndarray) -> Sample:
+        """Run the test pipeline on an image ((H, W, 3) uint8 BGR)."""
+        inputs, data_sample = self.pipeline(image, name)
+        if self.dtype == 'uint8' and inputs.dtype != torch.uint8:
+            raise UnsupportedError(
+                f'the test pipeline leaves {inputs.dtype} images, which a uint8 input cannot take; use dtype="float32"'
+            )
+        return Sample(name, image, inputs, data_sample)
+
+    def feeds(self, samples: list[Sample]) -> dict[str, np.ndarray]:
+        """The graph's inputs for a batch of images of one size."""
+        metas = [sample.data_sample.metainfo for sample in samples]
+        feeds = {'image': torch.stack([sample.inputs for sample in samples]).numpy().astype(self.dtype)}
+        if 'scale_factor' in self.input_names:
+            factors = [meta.get('scale_factor', (1.0, 1.0))[:2] for meta in metas]
+            feeds['scale_factor'] = np.array(factors, dtype=np.float32)
+        if 'ori_shape' in self.input_names:
+            feeds['ori_shape'] = np.array([meta['ori_shape'][:2] for meta in metas], dtype=np.int64)
+        return feeds
+
+    @abc.abstractmethod
+    def wrapper(self) -> ModelWrapper:
+        """The module to trace: takes the inputs in order, returns the outputs in order."""
+
+    @abc.abstractmethod
+    def reference(self, sample: Sample) -> tuple[Any, Any]:
+        """PyTorch's answer for one image, and the evidence of how sure it is."""
+
+    @abc.abstractmethod
+    def answer(self, outputs: Mapping[str, np.ndarray], index: int = 0) -> Any:
+        """The backend's outputs for image ``index`` of the batch in the form of :meth:`reference`'s answer."""
+
+    @abc.abstractmethod
+    def compare(self, sample: Sample, reference: Any, answer: Any, tolerance: Tolerance, evidence: Any) -> Comparison:
+        """Compare an answer with the reference of the same image."""
+
+    @abc.abstractmethod
+    def data_sample(self, sample: Sample, answer: Any) -> Any:
+        """An answer as the library's data sample, for its visualizer."""
+
+    def test_step(self, sample: Sample, double: bool = False) -> Any:
+        """The library's own answer for one image: data preprocessor and ``predict``.
+
+        Args:
+            sample: the image.
+            double: run the network in float64.
+
+        Returns:
+            The library's data sample with the predictions.
+        """
+        model = self.model
+        with torch.no_grad():
+            data = dict(inputs=[sample.inputs], data_samples=[copy.deepcopy(sample.data_sample)])
+            data = model.data_preprocessor(data, False)
+            inputs, samples = data['inputs'], data['data_samples']
+            if double:
+                if self._double is None:
+                    self._double = copy.deepcopy(model).double()
+                model, inputs = self._double, inputs.double()
+            return self._predict(model, inputs, samples)[0]
+
+    def _predict(self, model: nn.Module, inputs: Tensor, data_samples: list[Any]) -> list[Any]:
+        return model.predict(inputs, data_samples)
+
+    def lazily(self, sample: Sample, read: Callable[[Any], Any]) -> Callable[[], Any]:
+        """The float64 answer of one image, run only when it is asked for; None where the model cannot run in float64."""
+
+        def run() -> Any:
+            try:
+                return read(self.test_step(sample, double=True))
+            except RuntimeError:  # an operator without a float64 kernel, or a dtype fixed in the model's code
+                return None
+
+        return run

@@ -1,0 +1,177 @@
+"""Object detection and instance segmentation with mmdet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..check.answers import DetectionEvidence, Detections
+from ..check.compare import compare_detections
+from ..check.comparison import Comparison
+from ..check.tolerance import Tolerance
+from ..export.operators import REJECTED
+from ..export.preprocess import InGraphPreprocess
+from ..export.shapes import python_shape, static_size
+from ..export.tracing import current_export
+from ..registry import TASKS
+from .base import BaseTask, ModelWrapper, Sample
+from .evidence import record_evidence
+
+
+class DetectionWrapper(ModelWrapper):
+    """``predict`` of a detector as a function of (image, scale_factor, ori_shape).
+
+    Args:
+        masks: the model answers instance masks as well.
+        takes_scale_factor: the second argument is given.
+        takes_ori_shape: the last argument is given.
+    """
+
+    def __init__(self, *args: Any, masks: bool, takes_scale_factor: bool, takes_ori_shape: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.masks = masks
+        self.takes_scale_factor = takes_scale_factor
+        self.takes_ori_shape = takes_ori_shape
+
+    def forward(self, image: Tensor, *extra: Tensor) -> tuple[Tensor, ...]:
+        """Predict.
+
+        Args:
+            image: (N, C, H, W) as the test pipeline leaves it.
+            *extra: ``scale_factor`` (N, 2) float32 (w, h) and ``ori_shape`` (N, 2) int64 (h, w), those that the file has.
+
+        Returns:
+            ``dets`` (N, K, 5), ``labels`` (N, K), ``num_dets`` (N,) and, with masks, ``masks`` (N, K, h, w) bool.
+        """
+        from mmdet.structures import DetDataSample
+
+        rest = list(extra)
+        scale_factor = rest.pop(0) if self.takes_scale_factor else None
+        ori_shape = rest.pop(0) if self.takes_ori_shape else None
+        inputs, (pad_h, pad_w) = self.preprocess(image)
+        height, width = static_size(image) or image.shape[-2:]
+        # without padding the very same objects, so that the libraries' comparisons of the sizes are no traced branches
+        padded = (height, width) if isinstance(pad_h, int) and not pad_h and not pad_w else (height + pad_h, width + pad_w)
+        samples = []
+        for index in range(python_shape(image)[0]):
+            factor = (1.0, 1.0) if scale_factor is None else scale_factor[index]
+            original = (height, width) if ori_shape is None else (ori_shape[index, 0], ori_shape[index, 1])
+            samples.append(
+                self.set_metainfo(
+                    DetDataSample(),
+                    img_shape=(height, width),
+                    pad_shape=padded,
+                    batch_input_shape=padded,
+                    ori_shape=original,
+                    scale_factor=factor,
+                )
+            )
+        results = [sample.pred_instances for sample in self.model.predict(inputs, samples, rescale=self.rescale)]
+        return self._pack([self._fields(result) for result in results])
+
+    def _fields(self, result: Any) -> list[Tensor]:
+        fields = [torch.cat([result.bboxes, result.scores[:, None]], dim=1), result.labels]
+        if self.masks:
+            fields.append(result.masks)
+        state = current_export()
+        if state is not None and state.rejected_pending:  # no NMS came after the filter
+            accepted = (result.scores > REJECTED).nonzero().squeeze(1)
+            fields = [field[accepted] for field in fields]
+        return fields
+
+    @staticmethod
+    def _pack(images: list[list[Tensor]]) -> tuple[Tensor, ...]:
+        counts = torch.cat([torch._shape_as_tensor(fields[1]) for fields in images])
+        if len(images) == 1:
+            dets, labels, *masks = (field[None] for field in images[0])
+            return (dets, labels, counts, *masks)
+        longest = counts.max()
+        packed = []
+        for column, fill in zip(zip(*images, strict=True), (0.0, -1, False), strict=False):
+            rows = []
+            for field, count in zip(column, counts, strict=True):
+                pads = [0] * (2 * (field.dim() - 1)) + [0, longest - count]
+                rows.append(F.pad(field, pads, value=fill))
+            packed.append(torch.stack(rows))
+        dets, labels, *masks = packed
+        return (dets, labels, counts, *masks)
+
+
+@TASKS.register_module()
+class ObjectDetection(BaseTask):
+    """Boxes, labels and scores."""
+
+    name = 'detection'
+    codebase = 'mmdet'
+    default_deploy_cfg = 'mmdet/detection_onnxruntime.py'
+    needs_scale_factor = True
+    masks = False
+
+    @property
+    def output_axes(self) -> dict[str, dict[int, str]]:
+        return {'dets': {1: 'num_dets'}, 'labels': {1: 'num_dets'}, 'num_dets': {}}
+
+    def wrapper(self) -> DetectionWrapper:
+        return DetectionWrapper(
+            self.model,
+            InGraphPreprocess(self.preprocess_spec),
+            self.rescale,
+            masks=self.masks,
+            takes_scale_factor='scale_factor' in self.input_names,
+            takes_ori_shape='ori_shape' in self.input_names,
+        )
+
+    def reference(self, sample: Sample) -> tuple[Detections, DetectionEvidence]:
+        with record_evidence(self.model) as recorder:
+            answer = self._read(self.test_step(sample))
+        scale = sample.data_sample.metainfo.get('scale_factor', (1.0, 1.0)) if self.rescale else (1.0, 1.0)
+        evidence = recorder.evidence(answer, scale, float64=self.lazily(sample, self._read))
+        return answer, evidence
+
+    def answer(self, outputs: Mapping[str, np.ndarray], index: int = 0) -> Detections:
+        count = int(outputs['num_dets'][index])
+        dets = outputs['dets'][index, :count]
+        masks = outputs['masks'][index, :count].astype(bool) if self.masks else None
+        return Detections(dets[:, :4], dets[:, 4], outputs['labels'][index, :count], masks)
+
+    def compare(
+        self, sample: Sample, reference: Detections, answer: Detections, tolerance: Tolerance, evidence: Any
+    ) -> Comparison:
+        size = sample.image.shape[:2] if self.rescale else sample.shape
+        return compare_detections(reference, answer, size, tolerance, evidence, num_classes=self.num_classes)
+
+    def data_sample(self, sample: Sample, answer: Detections) -> Any:
+        from ..check.visualize import detection_sample
+
+        return detection_sample(answer)
+
+    def _predict(self, model: Any, inputs: Tensor, data_samples: list[Any]) -> list[Any]:
+        return model.predict(inputs, data_samples, rescale=self.rescale)
+
+    def _read(self, data_sample: Any) -> Detections:
+        result = data_sample.pred_instances
+        masks: Callable | np.ndarray | None = None
+        if self.masks:
+            masks = np.asarray(result.masks.cpu()).astype(bool)
+        return Detections(
+            result.bboxes.float().cpu().numpy(), result.scores.float().cpu().numpy(), result.labels.cpu().numpy(), masks
+        )
+
+
+@TASKS.register_module()
+class InstanceSegmentation(ObjectDetection):
+    """Boxes, labels, scores and a mask for each, pasted into the original image."""
+
+    name = 'instance_segmentation'
+    default_deploy_cfg = 'mmdet/instance_segmentation_onnxruntime.py'
+    needs_ori_shape = True
+    masks = True
+
+    @property
+    def output_axes(self) -> dict[str, dict[int, str]]:
+        return {**super().output_axes, 'masks': {1: 'num_dets', 2: 'mask_height', 3: 'mask_width'}}

@@ -1,0 +1,118 @@
+"""What PyTorch shows about its own answer, recorded while it answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..check.answers import DetectionEvidence, Detections, NmsCall
+from ..rewriting import FunctionRewriter, RewriteContext
+
+
+class _RecordNMS(FunctionRewriter):
+    """Keeps the candidates of every NMS call."""
+
+    target = 'mmcv.ops.nms.batched_nms'
+
+    def __init__(self) -> None:
+        self.calls: list[NmsCall] = []
+
+    def __call__(
+        self,
+        origin: Callable,
+        boxes: Tensor,
+        scores: Tensor,
+        idxs: Tensor,
+        nms_cfg: dict | None,
+        class_agnostic: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        if nms_cfg is not None and boxes.shape[-1] == 4:
+            cuts = [nms_cfg['score_threshold']] if nms_cfg.get('score_threshold', 0) > 0 else []
+            self.calls.append(
+                NmsCall(
+                    boxes.float().cpu().numpy(),
+                    scores.float().cpu().numpy(),
+                    idxs.long().cpu().numpy(),
+                    float(nms_cfg.get('iou_threshold', nms_cfg.get('iou_thr', 1.0))),
+                    bool(nms_cfg.get('class_agnostic', class_agnostic)),
+                    nms_cfg.get('max_num'),
+                    tuple(cuts),
+                    class_offset=boxes.shape[0] < nms_cfg.get('split_thr', 10000),
+                )
+            )
+        return origin(boxes, scores, idxs, nms_cfg, class_agnostic)
+
+
+class _RecordPaste(FunctionRewriter):
+    """Keeps where pasted mask probabilities lie within tolerance of the threshold."""
+
+    target = 'mmdet.models.roi_heads.mask_heads.fcn_mask_head._do_paste_mask'
+
+    def __init__(self, threshold: float, tolerance: float = 1e-4) -> None:
+        self.threshold, self.tolerance = threshold, tolerance
+        self.undecided: list[np.ndarray] = []
+
+    def __call__(
+        self, origin: Callable, masks: Tensor, boxes: Tensor, img_h: Any, img_w: Any, skip_empty: bool = True
+    ) -> tuple:
+        pasted, place = origin(masks, boxes, img_h, img_w, skip_empty=skip_empty)
+        undecided = torch.zeros(pasted.shape[0], int(img_h), int(img_w), dtype=torch.bool)
+        undecided[(slice(None), *place)] = ((pasted - self.threshold).abs() <= self.tolerance).cpu()
+        self.undecided.append(undecided.numpy())
+        return pasted, place
+
+
+class EvidenceRecorder:
+    """Collects evidence during one run of a detector.
+
+    Args:
+        test_cfg: the model's; ``rcnn`` and ``rpn`` parts of two-stage models are looked into.
+    """
+
+    def __init__(self, test_cfg: Any) -> None:
+        self.cfg = (test_cfg or {}).get('rcnn') or test_cfg or {}
+        self.nms = _RecordNMS()
+        self.paste = _RecordPaste(float(self.cfg.get('mask_thr_binary', 0.5)))
+
+    def evidence(
+        self, answer: Detections, scale: Sequence[float], float64: Callable[[], Detections | None]
+    ) -> DetectionEvidence:
+        """What was recorded, for one image.
+
+        Args:
+            answer: PyTorch's answer.
+            scale: (w, h) from original pixels to the pixels of ``image``.
+            float64: runs the model in double precision.
+        """
+        calls = self.nms.calls
+        in_image_pixels = not calls or _inside(answer.bboxes * np.tile(scale, 2), calls[-1].boxes)
+        undecided = np.concatenate(self.paste.undecided) if self.paste.undecided else None
+        return DetectionEvidence(
+            score_thrs=(float(self.cfg['score_thr']),) if 'score_thr' in self.cfg else (),
+            max_per_img=self.cfg.get('max_per_img'),
+            nms_calls=calls,
+            scale=tuple(map(float, scale)) if in_image_pixels else (1.0, 1.0),
+            float64=float64,
+            mask_undecided=undecided if undecided is not None and len(undecided) == len(answer) else None,
+        )
+
+
+def _inside(boxes: np.ndarray, candidates: np.ndarray) -> bool:
+    """Every box is one of the candidates: they are in the same pixels."""
+    if not len(boxes):
+        return True
+    nearest = [np.abs(candidates - box).max(axis=1).min() for box in boxes[:5]]
+    return bool(len(candidates)) and max(nearest) < 1e-2 + 1e-4 * np.abs(boxes).max()
+
+
+@contextlib.contextmanager
+def record_evidence(model: nn.Module) -> Iterator[EvidenceRecorder]:
+    """Record evidence from the model's runs inside."""
+    recorder = EvidenceRecorder(getattr(model, 'test_cfg', None))
+    with RewriteContext({'nms': recorder.nms, 'paste': recorder.paste}):
+        yield recorder

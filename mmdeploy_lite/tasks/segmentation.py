@@ -1,0 +1,120 @@
+"""Semantic segmentation with mmseg, whole and slide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..check.answers import SegEvidence, SegMap
+from ..check.compare import compare_seg_map
+from ..check.comparison import Comparison
+from ..check.tolerance import Tolerance
+from ..export.preprocess import InGraphPreprocess
+from ..export.shapes import python_shape, static_size
+from ..registry import TASKS
+from .base import BaseTask, ModelWrapper, Sample
+
+
+class SegmentationWrapper(ModelWrapper):
+    """``predict`` of a segmentor as a function of (image, ori_shape)."""
+
+    def forward(self, image: Tensor, ori_shape: Tensor | None = None) -> Tensor:
+        """Predict.
+
+        Args:
+            image: (N, C, H, W) as the test pipeline leaves it.
+            ori_shape: (N, 2) int64 (h, w) that the logits are resized to before argmax; None for the image's own size.
+
+        Returns:
+            ``seg_map`` (N, h, w) int64.
+        """
+        from mmseg.structures import SegDataSample
+
+        inputs, (pad_h, pad_w) = self.preprocess(image)
+        height, width = static_size(image) or image.shape[-2:]
+        samples = []
+        for index in range(python_shape(image)[0]):
+            original = (height, width) if ori_shape is None else (ori_shape[index, 0], ori_shape[index, 1])
+            samples.append(
+                self.set_metainfo(
+                    SegDataSample(),
+                    img_shape=(height, width),
+                    pad_shape=(height + pad_h, width + pad_w),
+                    img_padding_size=(0, pad_w, 0, pad_h),
+                    ori_shape=original,
+                )
+            )
+        results = self.model.predict(inputs, samples)
+        return torch.cat([result.pred_sem_seg.data for result in results]).long()
+
+
+@TASKS.register_module()
+class SemanticSegmentation(BaseTask):
+    """A class for every pixel."""
+
+    name = 'segmentation'
+    codebase = 'mmseg'
+    default_deploy_cfg = 'mmseg/segmentation_onnxruntime.py'
+    needs_ori_shape = True
+
+    @property
+    def output_axes(self) -> dict[str, dict[int, str]]:
+        return {'seg_map': {1: 'map_height', 2: 'map_width'}}
+
+    @property
+    def slides(self) -> bool:
+        """The test config says slide mode."""
+        return self.model.test_cfg.get('mode', 'whole') == 'slide'
+
+    def wrapper(self) -> SegmentationWrapper:
+        return SegmentationWrapper(self.model, InGraphPreprocess(self.preprocess_spec), self.rescale)
+
+    def reference(self, sample: Sample) -> tuple[SegMap, SegEvidence]:
+        result = self.test_step(sample)
+        undecided = undecided_pixels(result.seg_logits.data, self._threshold())
+        return self._read(result), SegEvidence(undecided, self.lazily(sample, lambda item: self._read(item).seg_map))
+
+    def answer(self, outputs: Mapping[str, np.ndarray], index: int = 0) -> SegMap:
+        return SegMap(outputs['seg_map'][index])
+
+    def compare(self, sample: Sample, reference: SegMap, answer: SegMap, tolerance: Tolerance, evidence: Any) -> Comparison:
+        return compare_seg_map(reference, answer, tolerance, evidence, num_classes=self.num_classes)
+
+    def data_sample(self, sample: Sample, answer: SegMap) -> Any:
+        from ..check.visualize import segmentation_sample
+
+        return segmentation_sample(answer)
+
+    def _predict(self, model: Any, inputs: Tensor, data_samples: list[Any]) -> list[Any]:
+        if not self.rescale:
+            for sample in data_samples:
+                sample.set_metainfo(dict(ori_shape=sample.img_shape))
+        return model.predict(inputs, data_samples)
+
+    def _threshold(self) -> float:
+        return float(getattr(getattr(self.model, 'decode_head', None), 'threshold', None) or 0.5)
+
+    @staticmethod
+    def _read(data_sample: Any) -> SegMap:
+        return SegMap(data_sample.pred_sem_seg.data[0].long().cpu().numpy())
+
+
+def undecided_pixels(logits: Tensor, threshold: float, tolerance: float = 1e-4) -> np.ndarray:
+    """Where PyTorch itself is undecided within ``tolerance`` of the logits' range.
+
+    Args:
+        logits: (C, H, W); of one channel, what mmseg keeps is the probability.
+        threshold: of a single channel.
+        tolerance: part of the range.
+
+    Returns:
+        (H, W) bool.
+    """
+    if logits.shape[0] == 1:
+        return ((logits[0] - threshold).abs() <= tolerance).cpu().numpy()
+    best = logits.topk(2, dim=0)[0]
+    return ((best[0] - best[1]) <= tolerance * (logits.max() - logits.min())).cpu().numpy()
