@@ -1,7 +1,7 @@
 """Does the exported file answer what PyTorch answers? One tolerance table, one rule for ties, one report.
 
-``answers``, ``tolerance``, ``compare``, ``nms_ties`` and ``coverage`` need NumPy alone; ``report`` draws its table with rich;
-``visualize`` loads the model libraries when a picture is drawn. None of the three is imported here.
+``answers``, ``tolerance``, ``compare``, ``nms_ties`` and ``coverage`` need NumPy alone; ``report`` draws its table with
+rich; ``visualize`` loads the model libraries when a picture is drawn. None of the three is imported here.
 """
 
 from mmdeploy_lite.check.answers import (

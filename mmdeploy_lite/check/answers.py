@@ -1,7 +1,8 @@
 """What a model answered for one image, and what PyTorch itself shows about how sure that answer is.
 
-Answers (:class:`Detections`, :class:`SegMap`, :class:`RawTensors`) come from both sides, PyTorch and the backend. Evidence
-(:class:`DetectionEvidence`, :class:`SegEvidence`) comes from the PyTorch run alone: a backend cannot excuse itself.
+Answers (:class:`Detections`, :class:`SegMap`, :class:`RawTensors`) come from both sides, PyTorch and the backend.
+Evidence (:class:`DetectionEvidence`, :class:`SegEvidence`) comes from the PyTorch run alone: a backend cannot excuse
+itself.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def _require_finite(value: np.ndarray, what: str) -> None:
     bad = ~np.isfinite(value)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(f'{what} has {int(bad.sum())} values that are not finite, the first at {index}: {value[index]}')
+        raise ValueError(
+            f'{what} has {int(bad.sum())} values that are not finite, the first at {index}: {value[index]}'
+        )
 
 
 @dataclass
@@ -83,7 +86,9 @@ class Detections:
         _require_array(self.labels, 'labels', 'iu', 1)
         count = len(self.scores)
         if self.bboxes.shape != (count, 4):
-            raise ValueError(f'bboxes must have shape ({count}, 4) as there are {count} scores, got {self.bboxes.shape}')
+            raise ValueError(
+                f'bboxes must have shape ({count}, 4) as there are {count} scores, got {self.bboxes.shape}'
+            )
         if self.labels.shape != (count,):
             raise ValueError(f'labels must have shape ({count},) as there are {count} scores, got {self.labels.shape}')
         if self.masks is not None:
@@ -157,10 +162,10 @@ class NmsCall:
         iou_threshold: A kept box removes those of lower score whose IoU with it is above.
         class_agnostic: All boxes compete, whatever their group.
         max_num: At most so many are kept; None or negative means all.
-        score_cuts: Score thresholds that this call itself applied.
+        score_cuts: Thresholds on these very scores, applied by this call or just before it.
         class_offset: Groups were kept apart by shifting each by ``idx * (max coordinate + 1)``, as mmcv does below its
-            ``split_thr``. Boxes with negative coordinates then reach into the group before, so it changes results. False
-            means one NMS per group.
+            ``split_thr``. Boxes with negative coordinates then reach into the group before, so it changes results.
+            False means one NMS per group.
     """
 
     boxes: np.ndarray
@@ -175,10 +180,20 @@ class NmsCall:
     def validate(self) -> None:
         """Check shapes and dtypes.
 
+        Values may be infinite: a box of an untrained model can be, and PyTorch goes on.
+
         Raises:
-            ValueError: A wrong shape or dtype, or a value that is not finite.
+            ValueError: A wrong shape or dtype.
         """
-        Detections(self.boxes, self.scores, self.idxs).validate()
+        _require_array(self.boxes, 'boxes of an NMS call', 'f', 2)
+        _require_array(self.scores, 'scores of an NMS call', 'f', 1)
+        _require_array(self.idxs, 'idxs of an NMS call', 'iu', 1)
+        count = len(self.scores)
+        if self.boxes.shape != (count, 4) or self.idxs.shape != (count,):
+            raise ValueError(
+                'an NMS call needs boxes (N, 4), scores (N,) and idxs (N,), got '
+                f'{self.boxes.shape}, {self.scores.shape} and {self.idxs.shape}'
+            )
 
 
 @dataclass
@@ -186,14 +201,17 @@ class DetectionEvidence:
     """How sure PyTorch is of one image's detections. All of it comes from the reference run.
 
     Attributes:
-        score_thrs: Thresholds that the *final* scores had to pass. (A threshold on class scores that are multiplied with
-            a centerness afterwards does not belong here: nothing is known of the final score at which it cuts.)
+        score_thrs: Thresholds that the *final* scores had to pass. (A threshold on class scores that are multiplied
+            with a centerness afterwards does not belong here: nothing is known of the final score at which it cuts.)
         max_per_img: Cap on the number of detections; None when there is none.
-        nms_calls: NMS calls in order; the last one produced the detections. Empty for models without NMS.
+        nms_calls: NMS calls in order; the last one produced the detections. Empty for models without NMS, where an
+            entry with ``iou_threshold=1`` may still list the candidates from which the cap picked (then ties at the
+            K-th place can be told from boxes that moved).
         scale: (sx, sy) that brings the detections' pixels to the pixels of the last call: ``box_nms = box * scale``.
-        float64: The same model's answer in double precision, in the detections' pixels, or a function that returns it (or
-            None). A function is called at most once, and only when something else did not explain a difference.
-        mask_undecided: (K, H, W) bool for the K reference detections: pixels where \\|p - threshold\\| is within tolerance.
+        float64: The same model's answer in double precision, in the detections' pixels, or a function that returns it
+            (or None). A function is called at most once, and only when something else did not explain a difference.
+        mask_undecided: (K, H, W) bool for the K reference detections: pixels where \\|p - threshold\\| is within
+            tolerance.
     """
 
     score_thrs: tuple[float, ...] = ()
@@ -215,10 +233,10 @@ class SegEvidence:
     """How sure PyTorch is of one image's label map.
 
     Attributes:
-        undecided: (H, W) bool: pixels where the gap between the two best logits (for one channel: \\|p - threshold\\|) is
-            within tolerance of the range.
-        float64: (H, W) integer label map in double precision, or a function that returns it (or None), called at most once
-            and only when a clear pixel differs.
+        undecided: (H, W) bool: pixels where the gap between the two best logits (for one channel: \\|p - threshold\\|)
+            is within tolerance of the range.
+        float64: (H, W) integer label map in double precision, or a function that returns it (or None), called at most
+            once and only when a clear pixel differs.
     """
 
     undecided: np.ndarray | None = None

@@ -46,7 +46,8 @@ class Comparison:
 
     Attributes:
         kind: ``'detections'``, ``'seg_map'`` or ``'tensors'``.
-        verdict: ``'equal'``, ``'unequal'`` or ``'undecidable'`` (nothing is wrong for sure, but too much had to be excused).
+        verdict: ``'equal'``, ``'unequal'`` or ``'undecidable'`` (nothing is wrong for sure, but too much had to be
+            excused).
         ref_count: Detections, pixels or numbers of the reference.
         out_count: The same of the backend.
         matched: Detections with a partner; pixels or numbers that agree.

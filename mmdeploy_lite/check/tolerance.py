@@ -14,23 +14,23 @@ from mmdeploy_lite.errors import ConfigError
 class Tolerance:
     """How much PyTorch and the backend may differ.
 
-    Both compute in float32 but add in a different order, so equal answers differ by rounding: YOLOX-nano's boxes by 4e-4 px
-    and its scores by 4e-5 between PyTorch and ONNX Runtime on photos. The values leave room for deeper networks and stay far
-    below any fault worth the name: half a pixel, a lost class, a threshold not applied.
+    Both compute in float32 but add in a different order, so equal answers differ by rounding: YOLOX-nano's boxes by
+    4e-4 px and its scores by 4e-5 between PyTorch and ONNX Runtime on photos. The values leave room for deeper networks
+    and stay far below any fault worth the name: half a pixel, a lost class, a threshold not applied.
 
     Attributes:
-        score: Largest difference of two scores. 2.5 x the measured rounding; a score is printed and thresholded with two or
-            three digits.
+        score: Largest difference of two scores. 2.5 x the measured rounding; a score is printed and thresholded with
+            two or three digits.
         box_px: Largest difference of a box coordinate in pixels. Over 100 x the measured rounding, a tenth of the half
             pixel that the smallest real fault (``aligned``, a ``- 1``) makes.
-        box_rel: The same in parts of the image's longer side, for images beyond 500 px: a box is decoded from offsets that
-            are relative to its size, so its rounding grows with the image. The larger of the two counts.
-        mask: A mask or map pixel whose distance to the threshold, or gap between the two best logits, is within this part of
-            the range is undecided: rounding alone can turn it.
+        box_rel: The same in parts of the image's longer side, for images beyond 500 px: a box is decoded from offsets
+            that are relative to its size, so its rounding grows with the image. The larger of the two counts.
+        mask: A mask or map pixel whose distance to the threshold, or gap between the two best logits, is within this
+            part of the range is undecided: rounding alone can turn it.
         tensor_rel: Largest difference of raw outputs (logits, probabilities) in parts of the reference tensor's range.
             Absolute errors grow with the magnitude of the terms that are added, which the range reflects.
-        undecidable_share: With more than this part of the reference detections (but more than one) or of the pixels excused,
-            the images decide nothing: the verdict is "undecidable".
+        undecidable_share: With more than this part of the reference detections (but more than one) or of the pixels
+            excused, the images decide nothing: the verdict is "undecidable".
     """
 
     score: float = 1e-4
