@@ -15,13 +15,22 @@ from typing import Any, NoReturn
 NAME = 'mmcv._ext'
 
 #: The files of this package that hold operators, one per group. Each lists what it supplies in its ``__all__``.
-GROUPS: Sequence[str] = ('info', 'nms', 'roi_align')
+GROUPS: Sequence[str] = (
+    'deform_conv',
+    'focal_loss',
+    'info',
+    'ms_deform_attn',
+    'nms',
+    'roi_align',
+    'roi_pool',
+    'soft_nms',
+)
 
 
 class StandInModule(ModuleType):
     """A module with the operators of this package, and a callable that raises for every other name.
 
-    ``mmcv.ops`` looks up some two hundred operators while it is imported, so a missing one may only fail when it is called.
+    ``mmcv.ops`` looks up all its operators while it is imported, so a missing one may only fail when it is called.
     """
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
@@ -57,7 +66,7 @@ def _missing(name: str) -> Callable[..., NoReturn]:
 
 
 def _is_found() -> bool:
-    """Whether a ``mmcv._ext`` that is not ours is loaded or can be; also True without any mmcv: nothing to stand in for."""
+    """Whether a ``mmcv._ext`` that is not ours is loaded or can be; True without mmcv: nothing to stand in for."""
     if NAME in sys.modules:
         return True
     try:

@@ -6,20 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ['nms']
+__all__ = ['nms', 'nms_match']
 
 #: Boxes decided together, and boxes compared with them at a time: bounds memory to a few MB, and keeps it in the cache.
 BLOCK = 256
-CHUNK = 2048
+CHUNK = 512
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
     """Keep each box that no kept box of higher score overlaps by more than a threshold.
 
-    The semantics are those of mmcv's CPU kernel: ``iou = inter / (area_i + area_j - inter)`` with ``offset`` added to every
-    width and height, suppression when it is strictly greater than the threshold. Corners are not reordered, so a box of
-    negative size keeps its signed area. NaN never suppresses. Among equal scores the lower index comes first. Computed in
-    the precision of ``boxes`` (float32 for half precision).
+    The semantics are those of mmcv's CPU kernel: ``iou = inter / (area_i + area_j - inter)`` with ``offset`` added to
+    every width and height, suppression when it is strictly greater than the threshold. Corners are not reordered, so a
+    box of negative size keeps its signed area. NaN never suppresses. Among equal scores the lower index comes first.
+    Computed in the precision of ``boxes`` (float32 for half precision).
 
     Args:
         boxes (Tensor): (N, 4), x1 y1 x2 y2 in pixels.
@@ -33,10 +33,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) ->
     if boxes.numel() == 0:
         return boxes.new_empty((0,), dtype=torch.long)
     order = torch.sort(scores.detach(), descending=True, stable=True)[1].cpu()
-    coords = boxes.detach().cpu()[order]
-    if coords.dtype != torch.float64:
-        coords = coords.float()
-    coords = coords.numpy()
+    coords = as_array(boxes)[order.numpy()]
     threshold = coords.dtype.type(iou_threshold)
     keep = np.ones(len(coords), dtype=bool)
     with np.errstate(all='ignore'):
@@ -45,15 +42,46 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) ->
     return order[torch.from_numpy(keep)].to(boxes.device)
 
 
+def nms_match(dets: Tensor, iou_threshold: float) -> list[list[int]]:
+    """Group boxes by the kept box that suppresses them.
+
+    Other than in :func:`nms` an IoU equal to the threshold suppresses.
+
+    Args:
+        dets (Tensor): (N, 5), x1 y1 x2 y2 in pixels and the score.
+        iou_threshold (float): From which IoU on a box belongs to the group of a kept one.
+
+    Returns:
+        list: Per kept box, by descending score, its index and those of the boxes it suppresses.
+    """
+    order = torch.sort(dets[:, 4].detach(), descending=True, stable=True)[1].cpu().numpy()
+    coords = as_array(dets[:, :4])
+    threshold = coords.dtype.type(iou_threshold)
+    groups = []
+    with np.errstate(all='ignore'):
+        while len(order):
+            best, rest = order[:1], order[1:]
+            matched = pairwise_iou(coords[best], coords[rest], 0)[0] >= threshold
+            groups.append([int(best[0]), *rest[matched].tolist()])
+            order = rest[~matched]
+    return groups
+
+
+def as_array(values: Tensor) -> np.ndarray:
+    """Values in main memory, float64 if they are that, else float32."""
+    values = values.detach().cpu()
+    return (values if values.dtype == torch.float64 else values.float()).numpy()
+
+
 def _independent_groups(coords: np.ndarray, threshold: np.floating, offset: int) -> list[np.ndarray]:
     """Split boxes where no box to the left of a cut overlaps one to its right.
 
-    Boxes without intersection have IoU 0 (or NaN) and cannot suppress each other. Classes shifted apart by ``batched_nms``
-    thus fall into groups of their own, which saves most of the pairs.
+    Boxes without intersection have IoU 0 (or NaN) and cannot suppress each other. Classes shifted apart by
+    ``batched_nms`` thus fall into groups of their own, which saves most of the pairs.
 
     Returns:
-        list[np.ndarray]: Ascending indices into ``coords`` per group. Boxes with a NaN are left out: they neither suppress
-        nor are suppressed.
+        list[np.ndarray]: Ascending indices into ``coords`` per group. Boxes with a NaN are left out: they neither
+        suppress nor are suppressed.
     """
     valid = np.flatnonzero(~np.isnan(coords).any(axis=1))
     if len(valid) <= BLOCK or not threshold >= 0:
@@ -73,14 +101,14 @@ def _independent_groups(coords: np.ndarray, threshold: np.floating, offset: int)
 def _greedy(coords: np.ndarray, threshold: np.floating, offset: int) -> np.ndarray:
     """Which of the boxes, given by descending score, survive: (N,) bool.
 
-    Works through the boxes in blocks. Inside a block each kept box in turn suppresses the rest of the block; then the kept
-    ones suppress what comes after it, and the suppressed are dropped before the next block.
+    Works through the boxes in blocks. Inside a block each kept box in turn suppresses the rest of the block; then the
+    kept ones suppress what comes after it, and the suppressed are dropped before the next block.
     """
     kept = np.zeros(len(coords), dtype=bool)
     alive = np.arange(len(coords))
     while len(alive):
         block, alive = alive[:BLOCK], alive[BLOCK:]
-        suppresses = _iou(coords[block], coords[block], offset) > threshold
+        suppresses = pairwise_iou(coords[block], coords[block], offset) > threshold
         survives = np.ones(len(block), dtype=bool)
         for i in range(len(block)):
             if survives[i]:
@@ -88,12 +116,12 @@ def _greedy(coords: np.ndarray, threshold: np.floating, offset: int) -> np.ndarr
         block = block[survives]
         kept[block] = True
         rest = [alive[i : i + CHUNK] for i in range(0, len(alive), CHUNK)]
-        rest = [part[~(_iou(coords[block], coords[part], offset) > threshold).any(axis=0)] for part in rest]
+        rest = [part[~(pairwise_iou(coords[block], coords[part], offset) > threshold).any(axis=0)] for part in rest]
         alive = np.concatenate(rest) if rest else alive
     return kept
 
 
-def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
+def pairwise_iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
     """Intersection over union of each of the boxes (N, 4) with each of (M, 4): (N, M)."""
     one = a.dtype.type(offset)
     a = a.T[:, :, None]

@@ -39,7 +39,7 @@ def roi_align_forward(
         input (Tensor): Feature maps (B, C, H, W).
         rois (Tensor): (R, 5), batch index and x1 y1 x2 y2 in pixels of the image.
         output (Tensor): (R, C, aligned_height, aligned_width), written.
-        argmax_y (Tensor): With ``pool_mode`` 0, the y position of each maximum, shape of ``output``, written; else unused.
+        argmax_y (Tensor): With ``pool_mode`` 0 the y position of each maximum, shape of ``output``, written.
         argmax_x (Tensor): The same for x.
         aligned_height (int): Bins along y.
         aligned_width (int): Bins along x.
@@ -131,8 +131,8 @@ def _sample_positions(
     """Where each bin of each region is sampled, for regions with the same number of samples and not too many at a time.
 
     Yields:
-        tuple: Indices of the regions (P,) int64, y positions (P, bins_y, samples_y) and x positions (P, bins_x, samples_x)
-        in pixels of the feature map; pixel i lies at i.
+        tuple: Indices of the regions (P,) int64, y positions (P, bins_y, samples_y) and x positions
+        (P, bins_x, samples_x) in pixels of the feature map; pixel i lies at i.
     """
     batch = rois[:, 0].long()
     if batch.min() < 0 or batch.max() >= len(features):
