@@ -212,6 +212,8 @@ class DetectionEvidence:
             (or None). A function is called at most once, and only when something else did not explain a difference.
         mask_undecided: (K, H, W) bool for the K reference detections: pixels where \\|p - threshold\\| is within
             tolerance.
+        rejected: How many candidates the score thresholds rejected before NMS; None when that was not recorded. It
+            excuses nothing and only tells whether the images exercised the threshold.
     """
 
     score_thrs: tuple[float, ...] = ()
@@ -220,6 +222,7 @@ class DetectionEvidence:
     scale: tuple[float, float] = (1.0, 1.0)
     float64: Detections | Callable[[], Detections | None] | None = None
     mask_undecided: np.ndarray | None = None
+    rejected: int | None = None
 
     def float64_answer(self) -> Detections | None:
         """The double-precision answer, run on the first call and kept."""

@@ -191,7 +191,7 @@ class Excuses:
     def _drop_moved(self, found_ref: dict[int, float], found_out: dict[int, float]) -> None:
         """Take back what could as well be one box at another place: same label and score on both sides."""
         ref, out = self._dets
-        for row in list(found_ref):
+        for row in self._left_ref.tolist():
             twins = [
                 other
                 for other in found_out
@@ -278,8 +278,8 @@ class Excuses:
             score = self._highest_missing()
             if math.isfinite(score):
                 self.objections.append(
-                    f'the backend answers {len(out)} detections of {cap} and lacks one of score {score:.4f} that NMS in '
-                    'PyTorch surely keeps'
+                    f'the backend answers {len(out)} detections of {cap} and lacks one of score {score:.4f} that NMS '
+                    'in PyTorch surely keeps'
                 )
 
 
