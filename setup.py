@@ -61,7 +61,8 @@ setup(
     packages=find_packages(include=['mmdeploy_lite', 'mmdeploy_lite.*']),
     python_requires='>=3.10',
     install_requires=requirements('base'),
-    extras_require={name: requirements(name) for name in ('runtime', 'export', 'openvino')} | {'dev': requirements('test')},
+    extras_require={name: requirements(name) for name in ('runtime', 'export', 'openvino')}
+    | {'dev': requirements('test')},
     entry_points={'console_scripts': ['mmdeploy-lite = mmdeploy_lite.cli:main']},
     cmdclass={'build_py': BuildWithMim},
     zip_safe=False,
