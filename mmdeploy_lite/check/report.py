@@ -113,7 +113,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """``'equal'``, ``'not equal'`` or ``'undecidable'``: the worst of all checks. Without any, nothing is decided."""
+        """``'equal'``, ``'not equal'`` or ``'undecidable'``: the worst of all checks; undecidable without any."""
         verdicts = {check.comparison.verdict for check in self.checks}
         for verdict in ('unequal', 'undecidable', 'equal'):
             if verdict in verdicts:
