@@ -8,9 +8,10 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader
 from types import ModuleType
 from typing import Any, NoReturn
+
+from ..errors import UnsupportedError
 
 NAME = 'mmcv._ext'
 
@@ -27,6 +28,10 @@ GROUPS: Sequence[str] = (
 )
 
 
+class MissingOperatorError(UnsupportedError, NotImplementedError):
+    """A model called an operator of mmcv that has no PyTorch version here."""
+
+
 class StandInModule(ModuleType):
     """A module with the operators of this package, and a callable that raises for every other name.
 
@@ -40,8 +45,8 @@ class StandInModule(ModuleType):
         return _missing(name)
 
 
-class _StandInLoader(Loader):
-    """Makes and fills the module, so that its ``__spec__`` is a real one that ``importlib`` can use."""
+class _StandInLoader:
+    """Makes and fills the module, so that its ``__spec__`` names a loader, as that of any module does."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return StandInModule(spec.name, __doc__)
@@ -56,7 +61,7 @@ class _StandInLoader(Loader):
 
 def _missing(name: str) -> Callable[..., NoReturn]:
     def missing(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(
+        raise MissingOperatorError(
             f'mmcv operator {name!r} is not available: this is mmcv-lite, without the compiled extension {NAME}, and '
             f'mmdeploy_lite.ops has no PyTorch version of it. Install the full mmcv to use it.'
         )

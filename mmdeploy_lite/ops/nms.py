@@ -80,16 +80,14 @@ def _independent_groups(coords: np.ndarray, threshold: np.floating, offset: int)
     ``batched_nms`` thus fall into groups of their own, which saves most of the pairs.
 
     Returns:
-        list[np.ndarray]: Ascending indices into ``coords`` per group. Boxes with a NaN are left out: they neither
-        suppress nor are suppressed.
+        list[np.ndarray]: Ascending indices into ``coords`` per group.
     """
-    valid = np.flatnonzero(~np.isnan(coords).any(axis=1))
-    if len(valid) <= BLOCK or not threshold >= 0:
-        return [valid]
-    by_left = valid[np.argsort(coords[valid, 0], kind='stable')]
+    if len(coords) <= BLOCK or not threshold >= 0:
+        return [np.arange(len(coords))]
+    by_left = np.argsort(coords[:, 0], kind='stable')
     reach = np.maximum.accumulate(coords[by_left, 2])
     # The same expression, rounding included, as the width of the intersection: monotonic in both coordinates, so what
-    # holds for the furthest right edge holds for every box before it.
+    # holds for the furthest right edge holds for every box before it. NaN makes no cut.
     cuts = np.flatnonzero(reach[:-1] - coords[by_left[1:], 0] + coords.dtype.type(offset) <= 0) + 1
     starts = [0]
     for cut in cuts.tolist():

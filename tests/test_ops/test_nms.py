@@ -65,6 +65,26 @@ def test_many_boxes(spread: int, offset: int) -> None:
         )
 
 
+@pytest.mark.parametrize(('width', 'offset'), [(10.5, 0), (10, 0), (9.5, 1), (9, 1)])
+def test_chain_of_neighbours(width: float, offset: int) -> None:
+    """Each box overlaps the next by half a pixel, or just does not; a threshold of zero forbids any overlap."""
+    left = np.arange(1000) * 10
+    boxes = np.stack([left, left * 0, left + width, left * 0 + 1], axis=1).astype(np.float32)
+    scores = np.random.default_rng(0).permutation(1000).astype(np.float32)
+    kept = nms(boxes, scores, 0.0, offset)[1].tolist()
+    expected: set[int] = set()
+    for i in np.argsort(-scores).tolist():
+        if width + offset == 10 or not {i - 1, i + 1} & expected:
+            expected.add(i)
+    assert kept == sorted(expected, key=lambda i: -scores[i])
+
+
+def test_negative_threshold_keeps_one() -> None:
+    """Boxes that do not touch have IoU 0, which is more."""
+    boxes = torch.arange(600.0)[:, None] * 10 + torch.tensor([0.0, 0, 2, 2])
+    assert nms(boxes, torch.arange(600.0), -0.1)[1].tolist() == [599]
+
+
 def test_iou_equal_to_the_threshold_survives() -> None:
     boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 1], [10, 10, 12, 12]])
     scores = torch.tensor([0.9, 0.8, 0.7])

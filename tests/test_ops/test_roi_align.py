@@ -102,6 +102,19 @@ def test_whole_pixels_are_copied() -> None:
     assert torch.equal(got, features)
 
 
+@pytest.mark.parametrize(
+    ('centre', 'expected'), [(-1.25, 0), (-1, 2), (-0.5, 2), (0, 2), (0.5, 3), (4, 6), (4.5, 6), (5, 6), (5.25, 0)]
+)
+def test_border(centre: float, expected: float) -> None:
+    """Samples up to one pixel over the border, it included, have the value of the pixel at the border."""
+    row = torch.tensor([2.0, 4, 0, 0, 6])  # five pixels: the positions 4 to 5 lie over the border
+    along_x = torch.tensor([[0, centre - 1, 1, centre + 1, 3]])
+    along_y = torch.tensor([[0, 1, centre - 1, 3, centre + 1]])
+    features = row.expand(1, 1, 5, 5)
+    assert roi_align(features, along_x, 1, 1.0, 1, 'avg', False).item() == expected
+    assert roi_align(features.transpose(2, 3), along_y, 1, 1.0, 1, 'avg', False).item() == expected
+
+
 def test_no_regions() -> None:
     features = torch.ones(1, 3, 8, 8)
     for mode in ('avg', 'max'):
