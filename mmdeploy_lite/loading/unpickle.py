@@ -96,9 +96,7 @@ def _set_dtype_state(dtype: np.dtype, state: tuple) -> None:
     dtype.__setstate__((3, byte_order, None, None, None, *layout))
 
 
-def _empty_array(kind: Any, *shape_and_code: Any) -> np.ndarray:
-    if kind is not np.ndarray:
-        raise UnsafeGlobalError(f'numpy array of {kind!r}')
+def _empty_array(*kind_shape_and_code: Any) -> np.ndarray:
     return np.ndarray((0,), 'b')
 
 

@@ -100,6 +100,7 @@ RAW = {
     'INST': b"(S'touch %s'\nios\nsystem\n.",
     'OBJ': b"(cos\nsystem\nS'touch %s'\no.",
     'REDUCE of a name with Storage in it': b"cmymodule\nEvilStorage\n(S'touch %s'\ntR.",
+    'a call of what may only be named': b'c__builtin__\nint\n(V5\ntR.',
     'a dotted name': b'\x80\x04\x8c\x0bcollections\x8c\x0babc.os.path\x93.',
     'an attribute of a class': b'c__builtin__\ngetattr\n(ccollections\nOrderedDict\nVfromkeys\ntR.',
     'the state of a function': b'ctorch._utils\n_rebuild_tensor_v2\n}b.',
