@@ -9,6 +9,7 @@ deploy = dict(
     tolerance=dict(),  # see mmdeploy_lite/check/tolerance.py; a loosened one is named in the report
     rewriters=dict(
         not_in_onnx_export=dict(type='NotInOnnxExport'),
+        squeeze=dict(type='Squeeze'),
         adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),
     ),
 )

@@ -17,6 +17,13 @@ REJECTED = float('-inf')
 """The score of a candidate that a threshold or filter dropped. It keeps its place, so that sizes stay fixed while tracing, until
 :func:`non_max_suppression`, whose own score threshold no REJECTED (or NaN, its product with zero) passes."""
 
+
+def reject(scores: Tensor, accepted: Tensor) -> Tensor:
+    """The scores, REJECTED where not ``accepted``; both of shape (n,)."""
+    # a scalar, not full_like: the exporter takes the length of a gathered tensor for known and freezes it
+    return torch.where(accepted, scores, scores.new_full((), REJECTED))
+
+
 _LOWEST = -3.0e38  # just above float32's lowest, so that only REJECTED and NaN lie below it
 _UNLIMITED = 2**31 - 1
 
@@ -144,3 +151,20 @@ def roi_align(
     return _RoIAlign.apply(
         features, rois, (int(height), int(width)), float(spatial_scale), int(sampling_ratio), bool(aligned)
     )
+
+
+class _Squeeze(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, axes: list[int]) -> Tensor:
+        for axis in reversed(axes):
+            tensor = torch.select(tensor, axis, 0)
+        return tensor.clone()
+
+    @staticmethod
+    def symbolic(g: Any, tensor: Any, axes: list[int]) -> Any:
+        return g.op('Squeeze', tensor, g.op('Constant', value_t=torch.tensor(axes, dtype=torch.int64)))
+
+
+def squeeze(tensor: Tensor, axes: list[int]) -> Tensor:
+    """Drop these axes, sorted and each of one element, as one ``Squeeze`` node."""
+    return _Squeeze.apply(tensor, axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,6 +34,10 @@ class BatchedNMS(FunctionRewriter):
     """
 
     target = 'mmcv.ops.nms.batched_nms'
+
+    def check(self, model: Any) -> None:
+        for nms_cfg in find_nms_configs(getattr(model, 'test_cfg', None)).values():
+            nms_arguments(nms_cfg)
 
     def __call__(
         self,
@@ -68,6 +72,18 @@ class BatchedNMS(FunctionRewriter):
         return torch.cat([boxes[keep], scores[keep][:, None]], dim=-1), keep
 
 
+def find_nms_configs(test_cfg: Any, path: str = 'test_cfg') -> dict[str, dict[str, Any]]:
+    """Every ``nms`` of a model's test config, by where it stands (``test_cfg.rpn.nms``)."""
+    found: dict[str, dict[str, Any]] = {}
+    if isinstance(test_cfg, Mapping):
+        for key, value in test_cfg.items():
+            if key == 'nms' and isinstance(value, Mapping):
+                found[f'{path}.nms'] = dict(value)
+            else:
+                found.update(find_nms_configs(value, f'{path}.{key}'))
+    return found
+
+
 def nms_arguments(nms_cfg: dict[str, Any]) -> dict[str, Any]:
     """mmcv's NMS config with its defaults filled in.
 
@@ -99,11 +115,9 @@ def _class_offsets(boxes: Tensor, idxs: Tensor, accepted: Tensor, split_thr: int
     lowest = torch.full((1, 4), REJECTED, dtype=boxes.dtype, device=boxes.device)
     # the row of REJECTED keeps the maximum defined when no box is left
     upper = torch.cat([torch.where(accepted[:, None], boxes, lowest), lowest]).max()
-    spacing = upper + 1
-    if split_thr < boxes.shape[0]:
-        # with so many boxes mmcv runs NMS class by class; coordinates below zero, which the spacing does not cover, must not meet then
-        lower = torch.cat([torch.where(accepted[:, None], boxes, -lowest), -lowest]).min()
-        spacing = torch.where(accepted.sum() < split_thr, spacing, upper - lower.clamp(max=0) + 1)
+    lower = torch.cat([torch.where(accepted[:, None], boxes, -lowest), -lowest]).min()
+    # from split_thr boxes on mmcv runs NMS class by class; coordinates below zero, which its spacing does not cover, must not meet then
+    spacing = torch.where(accepted.sum() < split_thr, upper + 1, upper - lower.clamp(max=0) + 1)
     return idxs.to(boxes) * spacing
 
 

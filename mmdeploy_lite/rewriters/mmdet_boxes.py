@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..export.operators import REJECTED
+from ..export.operators import reject
 from ..export.shapes import python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -113,7 +113,7 @@ class MulticlassNMS(FunctionRewriter):
         accepted = scores > score_thr
         if score_factors is not None:  # the original multiplies after the threshold
             scores = scores * score_factors.view(-1, 1)
-        scores = torch.where(accepted, scores, torch.full_like(scores, REJECTED)).reshape(-1)
+        scores = reject(scores, accepted).reshape(-1)
         if python_shape(multi_bboxes)[1] > box_dim:
             boxes = multi_bboxes.reshape(-1, box_dim)
         else:

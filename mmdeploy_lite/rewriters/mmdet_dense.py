@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..export.operators import REJECTED
+from ..export.operators import reject
 from ..export.shapes import python_shape
 from ..export.tracing import note_rejected
 from ..registry import REWRITERS
@@ -69,7 +69,7 @@ class FilterScoresAndTopk(FunctionRewriter):
             top, pairs = top_k(scores[anchors].flatten(), topk)
             keep = anchors[torch.div(pairs, num_classes, rounding_mode='floor')]
             labels = pairs % num_classes
-        return torch.where(top > score_thr, top, torch.full_like(top, REJECTED)), labels, keep
+        return reject(top, top > score_thr), labels, keep
 
     @staticmethod
     def _filtered(scores: Tensor, score_thr: float, topk: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,7 +109,7 @@ class BBoxPostProcess(FunctionRewriter):
                 rescale = False
             width, height = get_box_wh(results.bboxes)
             large = (width > min_size) & (height > min_size)
-            results.scores = torch.where(large, results.scores, torch.full_like(results.scores, REJECTED))
+            results.scores = reject(results.scores, large)
             cfg.min_bbox_size = -1
             note_rejected(True)
         if with_nms and cfg.get('nms') is not None:
@@ -210,8 +210,7 @@ class YOLOXPostProcess(FunctionRewriter):
 
     def __call__(self, origin: Callable, head: Any, results: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         if 'kept_score_thr' in cfg:
-            rejected = torch.full_like(results.scores, REJECTED)
-            results.scores = torch.where(results.scores >= cfg.kept_score_thr, results.scores, rejected)
+            results.scores = reject(results.scores, results.scores >= cfg.kept_score_thr)
         return origin(head, results, cfg, *args, **kwargs)
 
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..export.shapes import static_size
+from ..export.operators import squeeze
+from ..export.shapes import python_shape, static_size
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -28,6 +29,24 @@ class NotInOnnxExport(FunctionRewriter):
     def __call__(self, origin: Callable) -> bool:
         caller = sys._getframe(2).f_globals.get('__name__', '')
         return origin() if caller == 'torch' or caller.startswith('torch.') else False
+
+
+@REWRITERS.register_module()
+class Squeeze(FunctionRewriter):
+    """Drops the axes that have one element while tracing, by their numbers.
+
+    Where the exporter does not know the size, ``squeeze(dim)`` becomes an ``If`` over it; for ``squeeze()`` without axes it takes
+    the result's size for known, and freezes what is computed from it.
+    """
+
+    target = ('torch.squeeze', 'torch.Tensor.squeeze')
+
+    def __call__(self, origin: Callable, input: Tensor, dim: Any = None) -> Tensor:
+        shape = python_shape(input)
+        dims = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
+        axes = sorted({axis % len(shape) for axis in dims} if shape else ())
+        axes = [axis for axis in axes if shape[axis] == 1]
+        return squeeze(input, axes) if axes else input
 
 
 @REWRITERS.register_module()

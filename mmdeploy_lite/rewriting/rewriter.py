@@ -29,6 +29,16 @@ class FunctionRewriter:
         """The dotted paths as a tuple."""
         return (self.target,) if isinstance(self.target, str) else tuple(self.target)
 
+    def check(self, model: Any) -> None:
+        """Refuse, before anything is traced, a model that asks for what this rewriter cannot do exactly.
+
+        Args:
+            model: that will be traced.
+
+        Raises:
+            UnsupportedError: with the reason.
+        """
+
     def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Any:
         """Answer what the target answers, with operations that can be traced.
 

@@ -76,6 +76,7 @@ class BaseTask(abc.ABC):
     """
 
     name: ClassVar[str]
+    kind: ClassVar[str]
     codebase: ClassVar[str]
     default_deploy_cfg: ClassVar[str]
     needs_ori_shape: ClassVar[bool] = False
@@ -107,17 +108,26 @@ class BaseTask(abc.ABC):
             names += ['scale_factor'] * self.needs_scale_factor + ['ori_shape'] * self.needs_ori_shape
         return names
 
-    @property
     @abc.abstractmethod
-    def output_axes(self) -> dict[str, dict[int, str]]:
-        """Per output, in order, the names of the axes whose size changes from run to run even if H and W do not."""
+    def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """Per output, in order, its sizes: numbers where fixed, names where they change from run to run."""
+
+    def nms_configs(self) -> list[str]:
+        """Where the test config asks for NMS."""
+        from ..rewriters.mmcv_ops import find_nms_configs
+
+        return list(find_nms_configs(getattr(self.model, 'test_cfg', None)))
+
+    def static_reason(self) -> str | None:
+        """Why height and width cannot be dynamic; None where they may be."""
+        return None
 
     @property
     def num_classes(self) -> int | None:
         """Labels are below it; None when the model does not say."""
-        from ..loading.model import find_num_classes
+        from ..loading.dataset_meta import count_classes
 
-        return find_num_classes(self.model)
+        return count_classes(self.model)
 
     def prepare(self, name: str, image: np.ndarray) -> Sample:
         """Run the test pipeline on an image ((H, W, 3) uint8 BGR)."""

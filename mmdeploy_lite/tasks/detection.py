@@ -107,14 +107,15 @@ class ObjectDetection(BaseTask):
     """Boxes, labels and scores."""
 
     name = 'detection'
+    kind = 'detections'
     codebase = 'mmdet'
     default_deploy_cfg = 'mmdet/detection_onnxruntime.py'
     needs_scale_factor = True
     masks = False
 
-    @property
-    def output_axes(self) -> dict[str, dict[int, str]]:
-        return {'dets': {1: 'num_dets'}, 'labels': {1: 'num_dets'}, 'num_dets': {}}
+    def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        batch = self.batch_size
+        return {'dets': (batch, 'num_dets', 5), 'labels': (batch, 'num_dets'), 'num_dets': (batch,)}
 
     def wrapper(self) -> DetectionWrapper:
         return DetectionWrapper(
@@ -172,6 +173,5 @@ class InstanceSegmentation(ObjectDetection):
     needs_ori_shape = True
     masks = True
 
-    @property
-    def output_axes(self) -> dict[str, dict[int, str]]:
-        return {**super().output_axes, 'masks': {1: 'num_dets', 2: 'mask_height', 3: 'mask_width'}}
+    def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        return {**super().output_shapes(), 'masks': (self.batch_size, 'num_dets', 'mask_height', 'mask_width')}

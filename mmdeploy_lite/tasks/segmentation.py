@@ -57,13 +57,18 @@ class SemanticSegmentation(BaseTask):
     """A class for every pixel."""
 
     name = 'segmentation'
+    kind = 'seg_map'
     codebase = 'mmseg'
     default_deploy_cfg = 'mmseg/segmentation_onnxruntime.py'
     needs_ori_shape = True
 
-    @property
-    def output_axes(self) -> dict[str, dict[int, str]]:
-        return {'seg_map': {1: 'map_height', 2: 'map_width'}}
+    def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        return {'seg_map': (self.batch_size, 'map_height', 'map_width')}
+
+    def static_reason(self) -> str | None:
+        if self.slides:
+            return "the test config says mode='slide': the windows are part of the graph and depend on the image size"
+        return None
 
     @property
     def slides(self) -> bool:

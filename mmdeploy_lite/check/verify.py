@@ -1,0 +1,92 @@
+"""Run PyTorch and the file on the same images and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BackendError
+from .comparison import Comparison
+from .coverage import exercised
+from .report import Check
+from .tolerance import Tolerance
+
+
+@dataclass
+class Verification:
+    """What the comparison found.
+
+    Attributes:
+        checks: one per image.
+        answers: (PyTorch's, the file's or None) per image.
+        not_exercised: what the images did not put to the test.
+    """
+
+    checks: list[Check] = field(default_factory=list)
+    answers: list[tuple[Any, Any]] = field(default_factory=list)
+    not_exercised: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Every image."""
+        return bool(self.checks) and all(check.comparison.equal for check in self.checks)
+
+
+def verify(
+    task: Any,
+    session: Any,
+    samples: Sequence[Any],
+    tolerance: Tolerance,
+    dynamic: bool,
+    step: Callable[[], None] = lambda: None,
+) -> Verification:
+    """Compare the file with PyTorch on every image.
+
+    Args:
+        task: a :class:`mmdeploy_lite.tasks.BaseTask`.
+        session: the loaded file.
+        samples: the images; with a batch size above 1, each is run with its successors, so that every place in the batch is seen.
+        tolerance: what counts as equal.
+        dynamic: the file takes other sizes.
+        step: called after each image, for a progress display.
+
+    Returns:
+        The comparisons.
+    """
+    result = Verification()
+    evidences = []
+    output = next(iter(task.output_shapes()))
+    for index, sample in enumerate(samples):
+        reference, evidence = task.reference(sample)
+        answer = None
+        try:
+            place, batch = _batch(samples, index, task.batch_size)
+            answer = task.answer(session.run(task.feeds(batch)), place)
+            comparison = task.compare(sample, reference, answer, tolerance, evidence)
+        except BackendError as error:
+            comparison = Comparison(kind=task.kind, verdict='unequal', reasons=[str(error)])
+        result.checks.append(Check(sample.name, sample.image.shape[:2], output, comparison))
+        result.answers.append((reference, answer))
+        evidences.append(evidence)
+        step()
+    result.not_exercised = exercised(
+        [reference for reference, _ in result.answers],
+        evidences,
+        num_classes=task.num_classes,
+        class_names=(getattr(task.model, 'dataset_meta', None) or {}).get('classes'),
+        sizes=[sample.shape for sample in samples],
+        dynamic=dynamic,
+    )
+    return result
+
+
+def _batch(samples: Sequence[Any], index: int, size: int) -> tuple[int, list[Any]]:
+    """A batch of images of one size that holds image ``index``, and its place there."""
+    if size == 1:
+        return 0, [samples[index]]
+    fitting = [sample for sample in samples if sample.shape == samples[index].shape and sample is not samples[index]]
+    others = [fitting[(index + offset) % len(fitting)] for offset in range(size - 1)] if fitting else []
+    others += [samples[index]] * (size - 1 - len(others))
+    place = index % size
+    return place, [*others[:place], samples[index], *others[place:]]

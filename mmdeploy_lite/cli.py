@@ -1,0 +1,142 @@
+"""The command line: ``mmdeploy-lite deploy ...``, and ``tools/*.py`` with one command each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import __version__
+from .errors import DeployError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: arguments; None takes those of the process.
+
+    Returns:
+        The exit code: 0 done and equal, 1 exported but not equal, 2 bad input or unsupported, 130 interrupted.
+    """
+    parser = argparse.ArgumentParser(
+        prog='mmdeploy-lite', description='MMDetection and MMSegmentation models as one checked ONNX file.'
+    )
+    parser.add_argument('--version', action='version', version=f'mmdeploy_lite {__version__}')
+    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
+    add_deploy_arguments(commands.add_parser('deploy', help='export a model and compare the file with PyTorch'))
+    args = parser.parse_args(argv)
+    return run(args)
+
+
+def run_command(command: str, argv: Sequence[str] | None = None) -> int:
+    """One command without its name: what ``tools/<command>.py`` runs."""
+    return main([command, *(sys.argv[1:] if argv is None else argv)])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run parsed arguments; errors that a user can cause become one line on stderr."""
+    try:
+        return args.function(args)
+    except DeployError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print('interrupted; files of earlier runs are as they were', file=sys.stderr)
+        return 130
+
+
+def add_deploy_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``deploy``."""
+    from mmengine.config import DictAction
+
+    parser.add_argument('config', metavar='CONFIG', help="file, or a name like 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'")
+    parser.add_argument('checkpoint', metavar='CHECKPOINT', help='trained weights')
+    parser.add_argument('images', metavar='IMAGE', nargs='+', help='the first is traced, all are compared')
+    parser.add_argument('--deploy-cfg', metavar='FILE', help="deploy config; the default is the task's own")
+    parser.add_argument('--work-dir', metavar='DIR', help='default: work_dirs/<config name>')
+    parser.add_argument('--shape', metavar=('H', 'W'), nargs=2, help='fixed size of the input in pixels')
+    parser.add_argument('--device', default='cpu', help='that PyTorch runs on (default: cpu)')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE', help='over the config, e.g. model.test_cfg.mode=whole'
+    )
+    parser.add_argument('--allow-mismatch', action='store_true', help='go on with a checkpoint that does not fit the model')
+    parser.add_argument(
+        '--unsafe-checkpoint',
+        action='store_true',
+        help='unpickle whatever the checkpoint holds: a checkpoint from elsewhere can then run any code on this machine',
+    )
+    parser.set_defaults(function=deploy_command)
+
+
+def deploy_command(args: argparse.Namespace) -> int:
+    """``deploy``: progress, report, verdict, the file, and what to do next."""
+    from rich.console import Console
+
+    from .progress import Stages
+
+    console = Console()
+    with Stages(console) as stages, quiet_libraries():
+        with stages.stage('import'):
+            from .apis import deploy
+        result = deploy(
+            args.config,
+            args.checkpoint,
+            args.images,
+            deploy_cfg=args.deploy_cfg,
+            work_dir=args.work_dir,
+            shape=_shape(args.shape),
+            device=args.device,
+            cfg_options=args.cfg_options,
+            allow_mismatch=args.allow_mismatch,
+            unsafe_checkpoint=args.unsafe_checkpoint,
+            stages=stages,
+        )
+    result.report.print(console)
+    facts = result.report.file
+    inputs = ', '.join(f'{entry["name"]} {"x".join(map(str, entry["shape"]))} {entry["dtype"]}' for entry in facts.inputs)
+    console.print(f'file: {result.path} ({facts.bytes / 1e6:.1f} MB, {facts.nodes} nodes, opset {facts.opset})', highlight=False)
+    console.print(f'inputs: {inputs}', highlight=False)
+    console.print(f'pictures: {", ".join(str(path) for path in result.pictures)}', highlight=False)
+    console.print(f'report: {Path(result.path).parent / "report.json"}', highlight=False)
+    return 0 if result.equal else 1
+
+
+def _shape(values: Sequence[str] | None) -> tuple[int, int] | None:
+    from .errors import ConfigError
+
+    if values is None:
+        return None
+    try:
+        height, width = (int(value) for value in values)
+    except ValueError:
+        raise ConfigError(f'--shape {" ".join(values)} is not two positive integers: --shape 640 640') from None
+    if height <= 0 or width <= 0:
+        raise ConfigError(f'--shape {height} {width} is not two positive integers: --shape 640 640')
+    return height, width
+
+
+def quiet_libraries():
+    """Registry noise, deprecations inside the libraries and mmengine's info lines say nothing to a user of this command."""
+    import contextlib
+    import logging
+    import warnings
+
+    @contextlib.contextmanager
+    def quiet():
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            logger = logging.getLogger('mmengine')
+            level = logger.level
+            logger.setLevel(logging.ERROR)
+            try:
+                yield
+            finally:
+                logger.setLevel(level)
+
+    return quiet()
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""What a deployment does: one config from four places."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from mmengine.config import Config
+
+from .errors import ConfigError
+from .rewriting import merge_rewriters
+
+_TYPED = ('exporter', 'backend')
+
+
+@dataclass
+class DeployConfig:
+    """The settings of one deployment; see ``configs/_base_/onnxruntime.py`` for their meaning.
+
+    Attributes:
+        exporter: of the registry EXPORTERS.
+        backend: of the registry BACKENDS.
+        input: ``dtype``, ``shape`` (h, w) or None, ``batch_size``.
+        rescale: answers in original pixels.
+        optimize: clean the graph up.
+        tolerance: see :class:`mmdeploy_lite.check.tolerance.Tolerance`.
+        audit: ``allow``: lines at which the tracer may warn.
+        rewriters: merged, by key.
+        required: keys of rewriters that a user named.
+    """
+
+    exporter: dict[str, Any] = field(default_factory=dict)
+    backend: dict[str, Any] = field(default_factory=dict)
+    input: dict[str, Any] = field(default_factory=dict)
+    rescale: bool = True
+    optimize: bool = True
+    tolerance: dict[str, Any] = field(default_factory=dict)
+    audit: dict[str, Any] = field(default_factory=dict)
+    rewriters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+
+
+def resolve_deploy_config(default: Mapping[str, Any], *layers: Mapping[str, Any] | None) -> DeployConfig:
+    """Merge the task's default with what users say, the later layer over the earlier.
+
+    Args:
+        default: ``deploy`` of the task's own config.
+        *layers: ``deploy`` of the deploy config, of the model config, and from ``--cfg-options deploy....``; None where absent.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong kind.
+        RewriteError: see :func:`mmdeploy_lite.rewriting.merge_rewriters`.
+    """
+    known = {item.name for item in fields(DeployConfig)} - {'required'}
+    given = [default, *(layer or {} for layer in layers)]
+    merged: dict[str, Any] = {}
+    for layer in given:
+        if not isinstance(layer, Mapping):
+            raise ConfigError(f'deploy is {layer!r}; it must be a dict')
+        if unknown := sorted(set(layer) - known):
+            raise ConfigError(f'deploy has the unknown key {", ".join(unknown)}; known are {", ".join(sorted(known))}')
+        for key, value in layer.items():
+            if key != 'rewriters':
+                merged[key] = _merge(key, merged.get(key), copy.deepcopy(value))
+    rewriters = merge_rewriters([layer.get('rewriters') for layer in given])
+    named = {
+        key for layer in given[1:] for key, entry in (layer.get('rewriters') or {}).items() if entry and 'type' in entry
+    }
+    config = DeployConfig(**merged, rewriters=rewriters, required=named & set(rewriters))
+    _validate_input(config.input)
+    return config
+
+
+def _merge(key: str, old: Any, new: Any) -> Any:
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    if key in _TYPED and 'type' in new and new['type'] != old.get('type'):
+        return dict(new)  # the old type's arguments are not the new one's
+    return {**old, **new}
+
+
+def _validate_input(settings: Mapping[str, Any]) -> None:
+    known = {'dtype', 'shape', 'batch_size'}
+    if unknown := sorted(set(settings) - known):
+        raise ConfigError(f'deploy.input has the unknown key {", ".join(unknown)}; known are {", ".join(sorted(known))}')
+    batch = settings.get('batch_size', 1)
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        raise ConfigError(f'deploy.input.batch_size is {batch!r}; it must be an integer of 1 or more')
+    check_shape(settings.get('shape'))
+
+
+def check_shape(shape: Any) -> tuple[int, int] | None:
+    """(h, w) as two positive integers, or None.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if shape is None:
+        return None
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        sizes = (shape,)
+    if len(sizes) != 2 or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        raise ConfigError(f'the shape {shape!r} is not two positive integers, height and width in pixels: --shape 640 640')
+    return sizes
+
+
+def deploy_section(cfg: Config, path: str) -> Mapping[str, Any]:
+    """``deploy`` of a deploy config file.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    section = cfg.get('deploy')
+    if section is None:
+        raise ConfigError(f"the deploy config {path} has no 'deploy'; write deploy = dict(...)")
+    return plain_dict(section)
+
+
+def plain_dict(value: Any) -> Any:
+    """mmengine's ConfigDict as plain containers, whose missing keys are errors and not empty dicts."""
+    if isinstance(value, Mapping):
+        return {key: plain_dict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain_dict(item) for item in value)
+    return value
+
+
+def split_options(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``--cfg-options`` of the model, and those under ``deploy.`` as a nested dict of their own.
+
+    They are kept apart because mmengine would merge ``deploy.rewriters.x.type=New`` into the old entry and keep its arguments.
+    """
+    model: dict[str, Any] = {}
+    deploy: dict[str, Any] = {}
+    for name, value in (options or {}).items():
+        first, *rest = name.split('.')
+        if first != 'deploy':
+            model[name] = value
+            continue
+        if not rest:
+            deploy.update(value or {})
+            continue
+        node = deploy
+        for part in rest[:-1]:
+            node = node.setdefault(part, {})
+        node[rest[-1]] = None if value == 'None' else value
+    return model, deploy

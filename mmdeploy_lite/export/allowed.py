@@ -1,0 +1,105 @@
+"""Lines of the libraries at which the tracer may warn, and why nothing is frozen there.
+
+A Python ``if``, ``int()``, ``len()`` or loop over a traced value is frozen as it fell for one image; the tracer's warning is the
+only sign. Lines are named by their text, not their number, which changes from release to release.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from .torchscript import TracedWarning
+
+
+@dataclass(frozen=True)
+class AllowedLine:
+    """One line, or several that look alike.
+
+    Attributes:
+        file: end of the source file's path, with forward slashes.
+        line: a part of the line's text; '' for every line of the file.
+        reason: why the frozen value is the same for every image.
+    """
+
+    file: str
+    line: str
+    reason: str
+
+    def allows(self, filename: str, text: str) -> bool:
+        """Whether this entry is about that line."""
+        return filename.replace('\\', '/').endswith(self.file) and self.line in text
+
+
+_CHANNELS = 'channels and other sizes that no image changes'
+_SIZE_CHECK = 'an assertion about sizes that fit for every image when they fit for one'
+
+ALLOWED: tuple[AllowedLine, ...] = (
+    AllowedLine('', 'assert ', 'an assertion: it holds while tracing, and freezes no value'),
+    AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
+    AllowedLine('torch/nn/functional.py', 'assert ', _SIZE_CHECK),
+    AllowedLine('mmengine/structures/instance_data.py', 'len(', 'InstanceData only compares lengths; see len(results) of RPN'),
+    AllowedLine('mmengine/structures/pixel_data.py', '', 'PixelData only compares sizes'),
+    AllowedLine('mmengine/structures/base_data_element.py', '', 'only looks at types'),
+    AllowedLine('delta_xywh_bbox_coder.py', 'if num_bboxes == 0', 'no anchors or proposals: all that follows is as empty'),
+    AllowedLine(
+        'base_dense_head.py', 'results.bboxes.numel() > 0', 'the number of candidates is fixed; none at all stops the export'
+    ),
+    AllowedLine('rpn_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
+    AllowedLine('yolox_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
+    AllowedLine('rpn_head.py', '0 < nms_pre < scores.shape[0]', 'RPNPreselect leaves at most nms_pre anchors, at any image size'),
+    AllowedLine('roi_head.py', 'if rois.shape[0] == 0', 'no proposals: RoIAlign and the heads then run on none'),
+    AllowedLine('roi_head.py', 'if mask_rois.shape[0] == 0', 'no detections: the mask head then runs on none'),
+    AllowedLine('roi_head.py', 'len(p) for p in proposals', 'of one image, the split by these numbers is the whole'),
+    AllowedLine('roi_head.py', 'len(res) for res in results_list', 'of one image, the split by these numbers is the whole'),
+    AllowedLine('roi_head.py', 'rois[i].shape[0] > 0', 'no proposals: the refined ones are as many'),
+    AllowedLine('bbox_head.py', 'if roi.shape[0] == 0', 'no proposals: NMS then runs on none'),
+    AllowedLine('bbox_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'),
+)
+
+
+def allowed_lines(extra: Iterable[Mapping[str, Any]] = ()) -> list[AllowedLine]:
+    """The built-in lines and those of the deploy config's ``audit.allow``.
+
+    Args:
+        extra: dicts with ``file``, ``line`` and ``reason``.
+
+    Raises:
+        ConfigError: an entry without one of these.
+    """
+    lines = list(ALLOWED)
+    for entry in extra:
+        try:
+            lines.append(AllowedLine(**entry))
+        except TypeError:
+            raise ConfigError(
+                f'audit.allow has {dict(entry)}; each entry is dict(file=end of the path, line=part of the line, reason=why)'
+            ) from None
+    return lines
+
+
+def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[AllowedLine]) -> list[str]:
+    """The tracer's warnings at lines that nobody vouched for, one description per line of code."""
+    allowed = list(allowed)
+    found: dict[tuple[str, int], str] = {}
+    for warning in warnings:
+        text = linecache.getline(warning.filename, warning.lineno).strip()
+        statement = text + _continuation(warning.filename, warning.lineno)
+        if any(entry.allows(warning.filename, statement) for entry in allowed):
+            continue
+        found[warning.filename, warning.lineno] = f'{warning.filename}:{warning.lineno}: {text}'
+    return list(found.values())
+
+
+def _continuation(filename: str, lineno: int) -> str:
+    """The lines before that belong to the same statement: an assertion over several lines warns at any of them."""
+    lines = []
+    for number in range(lineno - 1, max(lineno - 6, 0), -1):
+        text = linecache.getline(filename, number).strip()
+        if not text.endswith(('\\', '(', ',', 'and', 'or', '[')):
+            break
+        lines.append(text)
+    return ' '.join(lines)

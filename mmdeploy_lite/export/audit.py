@@ -1,0 +1,86 @@
+"""Is the graph what was traced? Each check returns what is wrong, in words; nothing is repaired here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+STANDARD_DOMAINS = ('', 'ai.onnx')
+
+
+def foreign_operators(model: onnx.ModelProto) -> list[str]:
+    """Operators outside the default ONNX domain, which stock ONNX Runtime does not have; looks into subgraphs."""
+    found = sorted({f'{node.domain}::{node.op_type}' for node in _nodes(model.graph) if node.domain not in STANDARD_DOMAINS})
+    return [f'{name} is not a standard ONNX operator; write a rewriter for the function it comes from' for name in found]
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                yield from _nodes(subgraph)
+
+
+def lost_inputs(model: onnx.ModelProto, input_names: Iterable[str], counts: Iterable[str] = ('num_dets',)) -> list[str]:
+    """Outputs that do not depend on ``image``, and inputs that are gone or that no output depends on.
+
+    A dependency through the shape alone does not count, but for outputs that are counts: an answer frozen for one image still
+    has an image's shape.
+
+    Args:
+        model: before optimization.
+        input_names: what the graph must have.
+        counts: outputs that are sizes of others.
+    """
+    present = {value.name for value in model.graph.input}
+    problems = [
+        f"the graph has lost its input '{name}': it was bound as a constant, or everything it goes into was frozen"
+        for name in input_names
+        if name not in present
+    ]
+    producers = {output: node for node in model.graph.node for output in node.output}
+    used: set[str] = set()
+    for output in model.graph.output:
+        reached = _reached_inputs(output.name, producers, present, through_shapes=output.name in tuple(counts))
+        used |= reached
+        if 'image' in present and 'image' not in reached:
+            problems.append(f"the output '{output.name}' does not depend on the image: it was frozen while tracing")
+    problems += [f"no output depends on the input '{name}'" for name in input_names if name in present and name not in used]
+    return problems
+
+
+def _reached_inputs(
+    output: str, producers: dict[str, onnx.NodeProto], inputs: set[str], through_shapes: bool
+) -> set[str]:
+    reached, seen, stack = set(), set(), [output]
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in inputs:
+            reached.add(name)
+        node = producers.get(name)
+        if node is None or (node.op_type in ('Shape', 'Size') and not through_shapes):
+            continue
+        stack.extend(node.input)
+        for subgraph_node in _subgraph_nodes(node):
+            stack.extend(subgraph_node.input)
+    return reached
+
+
+def _subgraph_nodes(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
+    for attribute in node.attribute:
+        for subgraph in [attribute.g, *attribute.graphs]:
+            yield from _nodes(subgraph)
+
+
+def invalid_model(model: onnx.ModelProto) -> list[str]:
+    """What the ONNX checker finds, with full checks."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return [f'the ONNX checker rejects the graph: {str(error).splitlines()[0]}']
+    return []

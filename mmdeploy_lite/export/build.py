@@ -1,0 +1,122 @@
+"""From a task to a graph that passed the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor
+
+from ..errors import AuditError, NothingDetectedError
+from ..rewriting import FunctionRewriter, RewriteContext
+from .allowed import AllowedLine, unknown_warnings
+from .audit import foreign_operators, invalid_model, lost_inputs
+from .optimize import finish, optimize
+from .scopes import ScopeRecorder, live_modules, lost_modules
+from .tracing import ExportState, exporting
+
+
+@dataclass
+class BuiltGraph:
+    """An audited graph.
+
+    Attributes:
+        model: optimized, without metadata.
+        fired: per rewriter key, how often each call site came through it.
+        never_fired: keys of rewriters that were in place and never called.
+        skipped: per target that does not exist here, the reason.
+    """
+
+    model: onnx.ModelProto
+    fired: dict[str, dict[str, int]] = field(default_factory=dict)
+    never_fired: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def build_graph(
+    task: Any,
+    samples: list[Any],
+    exporter: Any,
+    rewriters: Mapping[str, FunctionRewriter],
+    required: Collection[str] = (),
+    dynamic: bool = False,
+    allowed: Collection[AllowedLine] = (),
+    clean: bool = True,
+) -> BuiltGraph:
+    """Trace, audit and optimize.
+
+    Args:
+        task: a :class:`mmdeploy_lite.tasks.BaseTask`.
+        samples: two images of one size; the first ones make up the batch that is traced, the last is the audit's other image.
+        exporter: of the registry EXPORTERS.
+        rewriters: by key.
+        required: keys whose targets must exist.
+        dynamic: keep height and width out of the graph.
+        allowed: lines at which the tracer may warn.
+        clean: optimize the graph.
+
+    Raises:
+        NothingDetectedError: NMS was not recorded, because there was nothing to suppress.
+        AuditError: the graph is not what was traced. All that is wrong is named.
+        DeployError: see the exporter and the rewriters.
+    """
+    for rewriter in rewriters.values():
+        rewriter.check(task.model)
+    wrapper = task.wrapper().eval()
+    device = next(task.model.parameters()).device
+    wrapper.to(device)
+    batches = [samples[: task.batch_size], samples[-task.batch_size :]]
+    inputs = [[torch.from_numpy(value).to(device) for value in task.feeds(batch).values()] for batch in batches]
+    axes = {name: {i: dim for i, dim in enumerate(dims) if isinstance(dim, str)} for name, dims in task.output_shapes().items()}
+    if dynamic:
+        axes['image'] = {2: 'height', 3: 'width'}
+    context = RewriteContext(rewriters, required)
+    recorder = ScopeRecorder(wrapper)
+    with context, exporting(ExportState(dynamic=dynamic)):
+        with recorder:
+            graph = exporter.export(wrapper, inputs[0], task.input_names, list(task.output_shapes()), axes)
+        _guard(task, context)
+        problems = [
+            f'a traced value became a Python value and is frozen in the graph: {line}'
+            for line in unknown_warnings(graph.warnings, allowed)
+        ]
+
+        def run(image: int) -> list[Tensor]:
+            with torch.no_grad():
+                answer = wrapper(*inputs[image])
+            return list(answer) if isinstance(answer, tuple) else [answer]
+
+        lost = lost_modules(recorder, graph.model)
+        problems += [
+            f"the module '{recorder.name(module)}' ({type(module).__name__}) ran while tracing and is not in the graph,"
+            ' although the answer depends on it'
+            for module in live_modules(lost, run)
+        ]
+    problems += foreign_operators(graph.model)
+    problems += lost_inputs(graph.model, task.input_names)
+    _raise(problems)
+    model = optimize(graph.model) if clean else graph.model
+    finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
+    _raise(lost_inputs(model, task.input_names) + foreign_operators(model) + invalid_model(model))
+    fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
+    return BuiltGraph(model, fired, context.never_fired(), context.skipped)
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        raise AuditError('\n'.join(['the exported graph is not what was traced:', *(f'  - {line}' for line in problems)]))
+
+
+def _guard(task: Any, context: RewriteContext) -> None:
+    """Every NMS that the test config asks for must have been recorded, from a call site of its own."""
+    wanted = task.nms_configs()
+    sites = context.fired.get('batched_nms')
+    if sites is not None and len(sites) < len(wanted):
+        raise NothingDetectedError(
+            f'the test config asks for NMS in {", ".join(wanted)}, but only {len(sites)} of {len(wanted)} were recorded'
+            f' ({", ".join(sites) or "none"}): nothing reached the others while tracing. Export on an image that shows objects the'
+            ' model finds, with a trained checkpoint, or lower score_thr in the test config'
+        )

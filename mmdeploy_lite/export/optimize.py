@@ -1,0 +1,75 @@
+"""Graph clean-up: constants folded, shape arithmetic of static graphs gone, duplicates merged.
+
+Done by ONNX Runtime's own offline optimization at the basic level, whose result has standard operators alone. Of the well-kept
+libraries that do this it took 2 s where onnxscript's optimizer took 14 s and onnxslim 35 s (Faster R-CNN R50, dynamic sizes,
+1,406 nodes), for about as few nodes (786, 805, 749).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from ..errors import BackendError
+
+# torch's exporter writes 8 for opset 17; ONNX Runtime 1.17, the oldest supported, reads up to 9
+IR_VERSION = 8
+
+
+def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Clean a graph up without changing what it answers; the check runs on the result.
+
+    Args:
+        model: is not changed.
+
+    Raises:
+        BackendError: ONNX Runtime cannot load the graph.
+    """
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, 'traced.onnx'), Path(folder, 'optimized.onnx')
+        onnx.save(model, str(source))
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(target)
+        options.log_severity_level = 3
+        try:
+            onnxruntime.InferenceSession(str(source), options, providers=['CPUExecutionProvider'])
+        except Exception as error:  # onnxruntime's errors have no common base that older releases export
+            raise BackendError(f'ONNX Runtime cannot load the exported graph: {str(error).splitlines()[0]}') from error
+        return onnx.load(str(target))
+
+
+def finish(model: onnx.ModelProto, output_shapes: Mapping[str, Sequence[int | str]]) -> None:
+    """Name the axes of the outputs, and drop what says nothing about the model, in place.
+
+    Args:
+        model: the graph to be written.
+        output_shapes: per output, its sizes: numbers where fixed, names where not.
+    """
+    for output in model.graph.output:
+        dims = output_shapes.get(output.name)
+        if dims is None:
+            continue
+        shape = output.type.tensor_type.shape
+        del shape.dim[:]
+        for dim in dims:
+            entry = shape.dim.add()
+            if isinstance(dim, int):
+                entry.dim_value = dim
+            else:
+                entry.dim_param = dim
+    del model.graph.value_info[:]  # sizes guessed while exporting; wrong ones for another image size
+    for node in model.graph.node:
+        node.doc_string = ''
+    used = {node.domain for node in model.graph.node} | {''}
+    imports = [entry for entry in model.opset_import if entry.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(imports)
+    model.doc_string = ''
+    model.graph.name = 'mmdeploy_lite'
+    model.ir_version = IR_VERSION

@@ -1,0 +1,139 @@
+"""An exported file as a function of arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import BackendError
+
+METADATA_KEY = 'mmdeploy_lite'
+METADATA_VERSION = 1
+
+_DTYPES = {
+    'tensor(float)': np.float32,
+    'tensor(uint8)': np.uint8,
+    'tensor(int64)': np.int64,
+    'tensor(float16)': np.float16,
+    'tensor(bool)': np.bool_,
+}
+
+
+def read_metadata(properties: Mapping[str, str]) -> dict[str, Any]:
+    """The file's own description of itself.
+
+    Args:
+        properties: the file's ``metadata_props``.
+
+    Raises:
+        BackendError: the file was not made by this package, or by a later version of it.
+    """
+    if METADATA_KEY not in properties:
+        raise BackendError(f"the file has no '{METADATA_KEY}' metadata: it was not exported by mmdeploy_lite")
+    try:
+        metadata = json.loads(properties[METADATA_KEY])
+        version = int(metadata['version'])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackendError(f"the file's '{METADATA_KEY}' metadata cannot be read: {error}") from None
+    if version > METADATA_VERSION:
+        raise BackendError(
+            f"the file's metadata has version {version}, this package reads up to {METADATA_VERSION}; update mmdeploy_lite"
+        )
+    return metadata
+
+
+class FileSession:
+    """ONNX Runtime on one file, with inputs checked before they run.
+
+    Args:
+        path: the ``.onnx`` file.
+        providers: of ONNX Runtime, in order of preference.
+        threads: for one operator; None leaves it to ONNX Runtime.
+        quiet: no warnings from ONNX Runtime.
+
+    Attributes:
+        metadata: see :func:`read_metadata`.
+        input_names: in order.
+        output_names: in order.
+
+    Raises:
+        BackendError: no such file, not an ONNX file, not made by this package, or a provider that is not there.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        providers: Sequence[str] = ('CPUExecutionProvider',),
+        threads: int | None = None,
+        quiet: bool = True,
+    ) -> None:
+        import onnxruntime
+
+        if not Path(path).is_file():
+            raise BackendError(f'there is no file {path}')
+        missing = [name for name in providers if name not in onnxruntime.get_available_providers()]
+        if missing:
+            raise BackendError(
+                f'this onnxruntime has no {", ".join(missing)}; it has {", ".join(onnxruntime.get_available_providers())}'
+            )
+        options = onnxruntime.SessionOptions()
+        if quiet:
+            options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+        except Exception as error:  # onnxruntime's errors have no common base that older releases export
+            raise BackendError(f'ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}') from error
+        self.metadata = read_metadata(self._session.get_modelmeta().custom_metadata_map)
+        self._inputs = {item.name: item for item in self._session.get_inputs()}
+        self.input_names = list(self._inputs)
+        self.output_names = [item.name for item in self._session.get_outputs()]
+
+    @property
+    def input_shapes(self) -> dict[str, list[int | str]]:
+        """Per input, its sizes: numbers where fixed, names where not."""
+        return {name: list(item.shape) for name, item in self._inputs.items()}
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the file.
+
+        Args:
+            feeds: an array per input, of its dtype and shape.
+
+        Returns:
+            An array per output.
+
+        Raises:
+            BackendError: an input is missing, unknown, or of another dtype or size than the file takes.
+        """
+        self._check(feeds)
+        try:
+            outputs = self._session.run(None, dict(feeds))
+        except Exception as error:
+            raise BackendError(f'ONNX Runtime failed: {str(error).splitlines()[0]}') from error
+        return dict(zip(self.output_names, outputs, strict=True))
+
+    def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
+        if set(feeds) != set(self._inputs):
+            raise BackendError(f'the file takes {", ".join(self._inputs)}, got {", ".join(feeds) or "nothing"}')
+        for name, array in feeds.items():
+            item = self._inputs[name]
+            dtype = _DTYPES.get(item.type)
+            if dtype is not None and array.dtype != dtype:
+                raise BackendError(f"input '{name}' must be {np.dtype(dtype).name}, got {array.dtype}")
+            fixed = [isinstance(size, int) for size in item.shape]
+            if len(array.shape) != len(item.shape) or any(
+                known and size != wanted
+                for known, size, wanted in zip(fixed, array.shape, item.shape, strict=True)
+            ):
+                wanted = ' x '.join(str(size) for size in item.shape)
+                given = ' x '.join(str(size) for size in array.shape)
+                raise BackendError(
+                    f"input '{name}' must be {wanted}, got {given}; "
+                    + self.metadata.get('shapes', {}).get('reason', 'export again with --shape for another size')
+                )
