@@ -180,6 +180,7 @@ def _run_group(
             threatened[i] = True
         threatened[rest[maybe]] = True
         if not threatened[i]:
-            suppressed[rest[(low > threshold) & (rest >= below[i])]] = True
+            # None of them is within tolerance in score: it would have threatened this one.
+            suppressed[rest[low > threshold]] = True
     fates = np.where(threatened, Fate.UNDECIDED, Fate.KEPT)
     return np.where(suppressed, Fate.SUPPRESSED, fates).astype(np.int8)

@@ -53,6 +53,21 @@ class TestScoreThreshold:
         assert (len(ref), len(out)) == (1, 2)
         assert check(ref, out, case.evidence).verdict == 'unequal'
 
+    def test_what_nms_would_remove_may_not_come_in_at_the_threshold(self, scene: Build, dets: Build) -> None:
+        """In PyTorch it is below the threshold, so NMS never saw it."""
+        case = scene([A, NEAR_A], [0.9, 0.29998], score_thr=0.3)
+        assert check(case.run(), dets([A, NEAR_A], [0.9, 0.30002]), case.evidence).verdict == 'unequal'
+        case = scene([A, FAR], [0.9, 0.29998], score_thr=0.3)
+        assert check(case.run(), dets([A, FAR], [0.9, 0.30002]), case.evidence).equal
+
+    def test_what_passed_in_pytorch_is_not_the_thresholds_doing(self, scene: Build, dets: Build) -> None:
+        """The half-overlapping box may go, and then the next in line enters: not the one after it, at the threshold."""
+        half = [33.34, 0, 133.34, 100]
+        case = scene([A, half, *LONE[:2]], [0.9, 0.8, 0.31, 0.30005], score_thr=0.3, cap=2)
+        ref = case.run()
+        assert check(ref, dets([A, LONE[0]], [0.9, 0.31]), case.evidence).equal
+        assert check(ref, dets([A, LONE[1]], [0.9, 0.30005]), case.evidence).verdict == 'unequal'
+
     def test_cut_of_the_nms_call(self, dets: Build) -> None:
         boxes = np.array([A, FAR], np.float32)
         call = NmsCall(boxes, np.array([0.9, 0.25001], np.float32), np.zeros(2, np.int64), 0.5, score_cuts=(0.25,))
@@ -70,6 +85,15 @@ class TestNms:
     def test_clearly_lower_one_may_not_win(self, scene: Build, dets: Build) -> None:
         case = scene([A, NEAR_A, FAR], [0.5003, 0.5, 0.4])
         assert check(case.run(), dets([NEAR_A, FAR], [0.5, 0.4]), case.evidence).verdict == 'unequal'
+
+    def test_a_lower_one_near_the_threshold_is_no_excuse(self, scene: Build, dets: Build) -> None:
+        """The higher one is kept for sure, whatever the lower one does."""
+        half = [33.34, 0, 133.34, 100]
+        case = scene([A, half], [0.5, 0.49985])
+        ref = case.run()
+        assert len(ref) == 2
+        assert check(ref, dets([half], [0.49985]), case.evidence).verdict == 'unequal'
+        assert check(ref, dets([A], [0.5]), case.evidence).equal
 
     def test_one_of_them_must_be_there(self, scene: Build, dets: Build) -> None:
         case = scene([A, NEAR_A, FAR], [0.5, 0.5, 0.4])
@@ -162,6 +186,54 @@ class TestCap:
         case = scene([LONE[0], LONE[1], near], [0.9, 0.5, 0.5], cap=2)
         assert check(case.run(), dets([LONE[0], near], [0.9, 0.5]), case.evidence).verdict == 'unequal'
 
+    def test_replacement_must_not_contradict_nms(self, scene: Build, dets: Build) -> None:
+        """Two that exclude each other, in place of one of them and the last one."""
+        case = scene([LONE[0], A, NEAR_A, LONE[1]], [0.9, 0.5, 0.5, 0.5], cap=3)
+        ref, out = case.run(), dets([LONE[0], A, NEAR_A], [0.9, 0.5, 0.5])
+        assert len(ref) == 3
+        assert check(ref, out, case.evidence).verdict == 'unequal'
+
+    def test_a_candidate_replaces_once(self, scene: Build, dets: Build) -> None:
+        """Without suppression only the record tells a box given out twice from another one of equal score."""
+        case = scene(LONE[:4], [0.9, 0.5, 0.5, 0.5], iou_threshold=1.0, cap=3)
+        ref = case.run()
+        assert check(ref, dets([LONE[0], LONE[1], LONE[3]], [0.9, 0.5, 0.5]), case.evidence).equal
+        assert check(ref, dets([LONE[0], LONE[1], LONE[1]], [0.9, 0.5, 0.5]), case.evidence).verdict == 'unequal'
+
+    def test_what_pytorch_dropped_after_nms_may_not_enter(self, scene: Build, dets: Build) -> None:
+        """A filter behind NMS took it, not the cap."""
+        case = scene([LONE[0], LONE[1], LONE[2]], [0.9, 0.8, 0.5], cap=2)
+        case.run()
+        ref = dets([LONE[0]], [0.9])
+        assert check(ref, dets([LONE[0], LONE[1]], [0.9, 0.8]), case.evidence).verdict == 'unequal'
+        ref = dets([LONE[0], LONE[2]], [0.9, 0.5])
+        assert check(ref, dets([LONE[0], LONE[1]], [0.9, 0.8]), case.evidence).verdict == 'unequal'
+
+    def test_one_too_many(self, scene: Build, dets: Build) -> None:
+        half = [33.33, 0, 133.33, 100]
+        case = scene([A, half, LONE[0]], [0.9, 0.8, 0.7], cap=2)
+        ref, out = case.run(), dets([A, half, LONE[0]], [0.9, 0.8, 0.7])
+        assert len(ref) == 2
+        result = check(ref, out, case.evidence)
+        assert result.verdict == 'unequal' and 'more than the cap of 2' in result.reasons[0]
+
+    def test_partners_at_the_edge_of_the_tolerance(self, scene: Build, dets: Build) -> None:
+        """A partner of the reference is there, even when rescaling took it just too far from PyTorch's candidate."""
+        case = scene(LONE[:4], [0.9, 0.5, 0.5, 0.3], cap=2)
+        ref = case.run()
+        ref.bboxes[0] += 0.03
+        out = dets([[value + 0.06 for value in LONE[0]], LONE[2]], [0.9, 0.5])
+        assert check(ref, out, case.evidence).equal
+
+    def test_candidates_below_a_later_threshold_are_not_missed(self, scene: Build, dets: Build) -> None:
+        """The threshold comes after NMS: what is below it need not fill the room."""
+        case = scene(LONE[:3], [0.9, 0.30005, 0.2], cap=2)
+        ref = case.run()
+        case.evidence.score_thrs = (0.3,)
+        assert check(ref, dets(LONE[:1], [0.9]), case.evidence).equal
+        case.evidence.score_thrs = ()
+        assert check(ref, dets(LONE[:1], [0.9]), case.evidence).verdict == 'unequal'
+
     def test_without_nms_the_moved_box_is_told_by_label_and_score(self, dets: Build) -> None:
         evidence = DetectionEvidence(max_per_img=2)
         ref = dets(LONE[:2], [0.9, 0.5], [0, 0])
@@ -220,6 +292,14 @@ class TestFloat64:
         moved = [value + 1 for value in FAR]
         result = check(dets([A, FAR], [0.9, 0.5]), dets([A, moved], [0.9, 0.5]), evidence)
         assert result.verdict == 'unequal' and len(result.unmatched_out) == 1
+
+    def test_room_it_makes_is_filled(self, scene: Build, dets: Build) -> None:
+        case = scene(LONE[:4], [0.9, 0.8, 0.7, 0.6], cap=2)
+        ref = case.run()
+        case.evidence.float64 = dets(LONE[1:2], [0.8])
+        result = check(ref, dets(LONE[1:3], [0.8, 0.7]), case.evidence)
+        assert result.equal and ['float64' in item.reason for item in result.excused] == [True, False]
+        assert check(ref, dets([LONE[1], LONE[3]], [0.8, 0.6]), case.evidence).verdict == 'unequal'
 
     def test_runs_only_when_needed(self, scene: Build, dets: Build) -> None:
         def never() -> Detections:

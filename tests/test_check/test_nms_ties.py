@@ -113,6 +113,14 @@ def test_offset_rounding_matters_for_many_classes_only() -> None:
     assert offset_rounding(call([[0, 0, 1333, 800]], [0.5], [1202], class_agnostic=True)) == 0
 
 
+def test_rounding_of_the_offset_makes_undecided() -> None:
+    """At class 1202, float32 coordinates are 0.125 px apart: no tolerance of boxes knows that."""
+    wide = [1200, 700, 1333, 799]
+    boxes = [[0, 0, 30, 30], [10.01, 0, 40.01, 30], wide]
+    assert fates(boxes, [0.9, 0.5, 0.4], [1202, 1202, 0], box_tol=0.0) == [K, U, K]
+    assert fates(boxes, [0.9, 0.5, 0.4], [0, 0, 1], box_tol=0.0) == [K, K, K]
+
+
 grid_box = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(2, 6), st.integers(2, 6)).map(
     lambda v: [v[0], v[1], v[0] + v[2], v[1] + v[3]]
 )
