@@ -14,8 +14,8 @@ from .bilinear import as_table, corners_clamped, from_table, weighted_rows
 
 __all__ = ['roi_align_backward', 'roi_align_forward']
 
-#: Corners of samples held at a time, each an index and a weight; in 'max' mode a quarter as many rows of C values.
-MAX_ELEMENTS = 2**20
+#: Values held at a time: four corners per sample, in 'max' mode the sampled channels.
+MAX_ELEMENTS = 2**21
 #: What a bin without samples answers in 'max' mode, and the least it ever answers.
 LEAST_MAXIMUM = -10000.0
 
@@ -56,9 +56,11 @@ def roi_align_forward(
         return
     height, width = input.shape[2:]
     table = as_table(input)
-    for part, y, x in _sample_positions(
-        rois, aligned_height, aligned_width, spatial_scale, sampling_ratio, aligned, input
-    ):
+    held = 4 if pool_mode == 1 else max(input.size(1), 4)
+    positions = _sample_positions(
+        rois, aligned_height, aligned_width, spatial_scale, sampling_ratio, aligned, input, held
+    )
+    for part, y, x in positions:
         rows, weights = _corners(rois[part, 0], y, x, height, width)
         if pool_mode == 1:
             samples = max(rows.size(3) * rows.size(4), 1)
@@ -94,8 +96,9 @@ def roi_align_backward(
     height, width = grad_input.shape[2:]
     if pool_mode == 1:
         grad_table = torch.zeros_like(as_table(grad_input))
+        held = max(grad_input.size(1), 4)
         positions = _sample_positions(
-            rois, aligned_height, aligned_width, spatial_scale, sampling_ratio, aligned, grad_input
+            rois, aligned_height, aligned_width, spatial_scale, sampling_ratio, aligned, grad_input, held
         )
         for part, y, x in positions:
             rows, weights = _corners(rois[part, 0], y, x, height, width)
@@ -127,6 +130,7 @@ def _sample_positions(
     sampling_ratio: int,
     aligned: bool,
     features: Tensor,
+    values_per_sample: int,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Where each bin of each region is sampled, for regions with the same number of samples and not too many at a time.
 
@@ -154,7 +158,7 @@ def _sample_positions(
 
     for count in samples.unique(dim=0):
         same = (samples == count).all(dim=1).nonzero().squeeze(1)
-        per_roi = bins_x * bins_y * max(int(count.prod()), 1) * 4
+        per_roi = bins_x * bins_y * max(int(count.prod()), 1) * values_per_sample
         for part in same.split(max(MAX_ELEMENTS // per_roi, 1)):
             x, y = (
                 _axis_positions(start[part, axis], bin_size[part, axis], bins, int(count[axis]))

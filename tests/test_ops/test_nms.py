@@ -39,7 +39,7 @@ box_list = st.lists(st.tuples(coordinate, coordinate, coordinate, coordinate, st
 
 
 @given(box_list, st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 0.75]), st.integers(0, 1), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_equals_the_definition(rows: list, threshold: float, offset: int, double: bool) -> None:
     # In float32 a threshold of 1/3 is another number than in double, and so is an IoU of 1/3; both round alike.
     dtype = torch.float64 if double else torch.float32
@@ -163,7 +163,7 @@ def test_batched_nms_separates_classes() -> None:
 
 
 def test_thirty_thousand_candidates() -> None:
-    """A full IoU matrix would take 3.6 GB; comparing box by box in Python, hours. The bound is generous: 0.1 s, 2 s."""
+    """A full IoU matrix would take 3.6 GB. The bounds are generous: it takes 0.1 and 2 seconds."""
     generator = torch.Generator().manual_seed(0)
     corner = torch.rand(30000, 2, generator=generator) * 1000
     boxes = torch.cat([corner, corner + torch.rand(30000, 2, generator=generator) * 100], dim=1)

@@ -69,7 +69,7 @@ box_list = st.lists(st.tuples(coordinate, coordinate, size, size, st.integers(0,
     st.sampled_from([0.001, 0.1, 0.3]),
     st.integers(0, 1),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_equals_the_transcription(rows: list, method: str, threshold: float, least: float, offset: int) -> None:
     values = torch.tensor(rows, dtype=torch.float64).reshape(-1, 5)
     boxes = torch.cat([values[:, :2], values[:, :2] + values[:, 2:4]], dim=1)
