@@ -36,7 +36,7 @@ SIZES = ((240, 320), (200, 300), (270, 360), (320, 240), (300, 200), (256, 256),
 SPLITS = ('train', 'val')
 
 # An object of which less than this part can be seen is no longer annotated as a box (its pixels keep their label).
-MIN_VISIBLE = 0.3
+MIN_VISIBLE = 0.35
 MIN_BOX = 8
 
 
@@ -105,8 +105,8 @@ def paint(rng: np.random.Generator, height: int, width: int, near: np.ndarray | 
     Returns:
         (height, width, 3) float32, BGR, 0..255.
     """
-    first = rng.uniform(20, 235, 3) if near is None else near + rng.uniform(-55, 55, 3)
-    second = first + rng.uniform(-90, 90, 3)
+    first = rng.uniform(20, 235, 3) if near is None else near + rng.uniform(-70, 70, 3)
+    second = first + rng.uniform(-60, 60, 3)
     weight = pattern(rng, height, width)[..., None]
     return np.clip(first * (1 - weight) + second * weight, 0, 255).astype(np.float32)
 
@@ -135,7 +135,7 @@ def draw_ground(rng: np.random.Generator, height: int, width: int) -> np.ndarray
                 for x in range((row % 2) * wide // 2, width, wide):
                     ground[y : y + tall, x : x + 2] = joint
     grain = smooth_noise(rng, height, width, 1.5) + smooth_noise(rng, height, width, 5) - 1
-    return ground + grain[..., None] * rng.uniform(40, 110)
+    return ground + grain[..., None] * rng.uniform(25, 70)
 
 
 def polygon(name: str, rng: np.random.Generator) -> np.ndarray:
@@ -198,10 +198,10 @@ def develop(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
     angle = rng.uniform(0, 2 * np.pi)
     fall = ((xs / width - 0.5) * np.cos(angle) + (ys / height - 0.5) * np.sin(angle)) * rng.uniform(0, 0.9)
     image = image * (rng.uniform(0.75, 1.1) + fall)[..., None]
-    blur = rng.uniform(0, 1.6)
+    blur = rng.uniform(0, 1.3)
     if blur > 0.4:
         image = cv2.GaussianBlur(image, (0, 0), blur)
-    image = image + rng.normal(0, rng.uniform(1, 14), image.shape)
+    image = image + rng.normal(0, rng.uniform(1, 9), image.shape)
     return np.clip(np.round(image), 0, 255).astype(np.uint8)
 
 
@@ -211,31 +211,31 @@ def draw_scene(rng: np.random.Generator, size: Sequence[int] | None = None, obje
     Args:
         rng: where all the choices come from.
         size: (height, width) in pixels; one of :data:`SIZES` by default.
-        objects: how many objects to draw; 1 to 10, and none in one of twenty scenes, by default.
+        objects: how many objects to draw; 1 to 9, and none in one of twenty scenes, by default.
     """
     height, width = size or SIZES[rng.integers(len(SIZES))]
     if objects is None:
-        objects = 0 if rng.random() < 0.05 else int(rng.integers(1, 11))
+        objects = 0 if rng.random() < 0.05 else int(rng.integers(1, 10))
     image = draw_sky(rng, height, width).astype(np.float32)
     horizon = rng.uniform(0.2, 0.75) * height + (smooth_noise(rng, 1, width, width / 4)[0] - 0.5) * height * 0.35
     is_ground = (np.arange(height)[:, None] > horizon[None]).astype(np.float32)
     put(image, draw_ground(rng, height, width), is_ground)
     labels = is_ground.astype(np.uint8)
 
-    things = [*rng.integers(len(OBJECT_CLASSES), size=objects)] + [-1] * int(rng.integers(0, 6))
+    things = [*rng.integers(len(OBJECT_CLASSES), size=objects)] + [-1] * int(rng.integers(0, 4))
     rng.shuffle(things)
     owner = np.full((height, width), -1)
     drawn: list[tuple[int, int]] = []  # class and number of pixels of each object before anything covers it
     centre = (0.0, 0.0)
     for thing in things:
-        radius = min(height, width) * np.exp(rng.uniform(np.log(0.055), np.log(0.24)))
+        radius = min(height, width) * np.exp(rng.uniform(np.log(0.075), np.log(0.25)))
         if drawn and rng.random() < 0.45:  # next to the one before, often over it
             angle, distance = rng.uniform(0, 2 * np.pi), radius * rng.uniform(0.7, 1.6)
             centre = (centre[0] + distance * np.cos(angle), centre[1] + distance * np.sin(angle))
             centre = (float(np.clip(centre[0], 0, width)), float(np.clip(centre[1], 0, height)))
         else:
             centre = (rng.uniform(0, width), rng.uniform(0, height))
-        alike = rng.random() < 0.3
+        alike = rng.random() < 0.2
         texture = paint(rng, height, width, near=colour_at(image, centre) if alike else None)
         if thing < 0:
             name = ('ellipse', 'hexagon', 'bar')[rng.integers(3)]
