@@ -54,6 +54,14 @@ def test_a_base_of_a_library_keeps_the_scope_mmengine_gives_it(write):
     assert cfg.model._scope_ == 'mmdet'
 
 
+def test_a_config_that_imports_its_types(write):
+    write('base_t.py', 'from mmdet.models import RetinaNet\nmodel = dict(type=RetinaNet)\n')
+    text = 'from mmengine.config import read_base\nwith read_base():\n    from .{} import *\n'
+    assert infer_scope(load_config(write('config.py', text.format('base_t')))) == 'mmdet'
+    with pytest.raises(ConfigError, match='config.py cannot be read: ConfigParsingError: .*gone.py not found'):
+        load_config(write('config.py', text.format('gone')))
+
+
 def test_a_json_config(write):
     assert load_config(write('config.json', json.dumps({'model': {'type': 'FCOS'}}))).model.type == 'FCOS'
 
