@@ -35,12 +35,10 @@ class AllowedLine:
 
 
 _CHANNELS = 'channels and other sizes that no image changes'
-_SIZE_CHECK = 'an assertion about sizes that fit for every image when they fit for one'
 
 ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('', 'assert ', 'an assertion: it holds while tracing, and freezes no value'),
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
-    AllowedLine('torch/nn/functional.py', 'assert ', _SIZE_CHECK),
     AllowedLine('mmengine/structures/instance_data.py', 'len(', 'InstanceData only compares lengths; see len(results) of RPN'),
     AllowedLine('mmengine/structures/pixel_data.py', '', 'PixelData only compares sizes'),
     AllowedLine('mmengine/structures/base_data_element.py', '', 'only looks at types'),
@@ -50,6 +48,8 @@ ALLOWED: tuple[AllowedLine, ...] = (
     ),
     AllowedLine('rpn_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
     AllowedLine('yolox_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
+    AllowedLine('mmseg/models/segmentors/base.py', 'if C > 1', _CHANNELS),
+    AllowedLine('mmseg/models/segmentors/base.py', 'for i in range(batch_size)', 'the batch size is fixed'),
     AllowedLine('rpn_head.py', '0 < nms_pre < scores.shape[0]', 'RPNPreselect leaves at most nms_pre anchors, at any image size'),
     AllowedLine('roi_head.py', 'if rois.shape[0] == 0', 'no proposals: RoIAlign and the heads then run on none'),
     AllowedLine('roi_head.py', 'if mask_rois.shape[0] == 0', 'no detections: the mask head then runs on none'),

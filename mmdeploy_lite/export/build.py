@@ -93,7 +93,7 @@ def build_graph(
         problems += [
             f"the module '{recorder.name(module)}' ({type(module).__name__}) ran while tracing and is not in the graph,"
             ' although the answer depends on it'
-            for module in live_modules(lost, run)
+            for module in live_modules(wrapper, lost, run)
         ]
     problems += foreign_operators(graph.model)
     problems += lost_inputs(graph.model, task.input_names)

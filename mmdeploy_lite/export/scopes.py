@@ -85,23 +85,30 @@ def _plain(scope: str) -> str:
     return re.sub(r'_\d+(?=/|$)', '', scope)
 
 
-def live_modules(modules: Iterable[nn.Module], run: Callable[[int], list[Tensor]]) -> list[nn.Module]:
+def live_modules(root: nn.Module, modules: Iterable[nn.Module], run: Callable[[int], list[Tensor]]) -> list[nn.Module]:
     """Those of ``modules`` that an answer depends on and that depend on the image: a graph without them is wrong.
 
-    A module may have no node for good reasons: its output is not used (auxiliary heads, all but the last decoder layer's), or it
-    is a constant (a bias computed from positions). So its output is compared for two images, and changed to see whether the answer
-    changes.
+    A module may have no node for good reasons: its output is not used (auxiliary heads, all but the last decoder layer's), it is
+    a constant (a bias computed from positions), or another module of its kind computes the very same and the exporter merged the
+    two. So its output is compared for two images and with its like, and changed to see whether the answer changes.
 
     Args:
+        root: the module that was traced.
         modules: suspects.
         run: runs the model in PyTorch on image 0 or 1 and returns its outputs.
     """
+    modules = list(modules)
+    if not modules:
+        return []
     live = []
+    first, second = (_leaf_outputs(root, lambda image=image: run(image)) for image in (0, 1))
+    plain = run(0)
     for module in modules:
-        first, second = (_outputs_of(module, lambda image=image: run(image)) for image in (0, 1))
-        if len(first) == len(second) and all(map(_same, first, second)):
+        if _equal(first.get(module, []), second.get(module, [])):
             continue
-        plain = run(0)
+        twins = (other for other in first if other not in modules and type(other) is type(module))
+        if any(_equal(first[module], first[twin]) and _equal(second[module], second[twin]) for twin in twins):
+            continue
         handle = module.register_forward_hook(_disturb)
         try:
             disturbed = run(0)
@@ -109,13 +116,15 @@ def live_modules(modules: Iterable[nn.Module], run: Callable[[int], list[Tensor]
             disturbed = []
         finally:
             handle.remove()
-        if len(plain) != len(disturbed) or not all(map(_same, plain, disturbed)):
+        if not _equal(plain, disturbed):
             live.append(module)
     return live
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and torch.equal(first, second)
+def _equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    return len(first) == len(second) and all(
+        one.shape == other.shape and torch.equal(one, other) for one, other in zip(first, second, strict=True)
+    )
 
 
 def _disturb(module: nn.Module, args: Any, output: Any) -> Any:
@@ -124,15 +133,20 @@ def _disturb(module: nn.Module, args: Any, output: Any) -> Any:
     return output
 
 
-def _outputs_of(module: nn.Module, run: Callable[[], Any]) -> list[Tensor]:
-    kept: list[Tensor] = []
+def _leaf_outputs(root: nn.Module, run: Callable[[], Any]) -> dict[nn.Module, list[Tensor]]:
+    """What each leaf module returns in one run."""
+    kept: dict[nn.Module, list[Tensor]] = {}
 
-    def keep(_: nn.Module, args: Any, output: Any) -> None:
-        kept.extend(value for value in (output if isinstance(output, (list, tuple)) else [output]) if isinstance(value, Tensor))
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        values = output if isinstance(output, (list, tuple)) else [output]
+        kept.setdefault(module, []).extend(value for value in values if isinstance(value, Tensor))
 
-    handle = module.register_forward_hook(keep)
+    handles = [
+        module.register_forward_hook(keep) for module in root.modules() if next(module.children(), None) is None
+    ]
     try:
         run()
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
     return kept

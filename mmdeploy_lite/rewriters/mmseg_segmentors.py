@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedError
-from ..export.shapes import python_shape, static_size
+from ..export.shapes import python_shape, static_size, tracing_paused
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -71,9 +71,9 @@ class SlideInference(FunctionRewriter):
         # heads upsample to img_shape; some ask for a torch.Size, which is how mmseg passes a window's
         metas = [{**meta, 'img_shape': torch.Size((rows.window, columns.window))} for meta in batch_img_metas]
         logits = model.encode_decode(windows, metas * (len(rows.starts) * len(columns.starts)))
-        count_mat = np.outer(rows.counts(), columns.counts())
-        summed = _accumulate(logits, rows, columns)
-        return summed / torch.from_numpy(count_mat).to(summed)
+        with tracing_paused():
+            count_mat = torch.from_numpy(np.outer(rows.counts(), columns.counts())).to(logits)
+        return _accumulate(logits, rows, columns) / count_mat
 
 
 def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor:

@@ -104,17 +104,36 @@ def _looks_like_classifier(name: str) -> bool:
     ) and 'centerness' not in last
 
 
+def shift_classes(model: nn.Module, shift: float) -> None:
+    """Add ``shift`` to every class score before its sigmoid or softmax, in place: the score threshold moved, and the config not.
+
+    Of a softmax the background, its last class, stays; so do a region proposal network and centerness, which no threshold reads.
+
+    Args:
+        model: calibrated.
+        shift: added to the biases of the layers that give class scores.
+    """
+    modules = dict(model.named_modules())
+    for name, layer in modules.items():
+        if not isinstance(layer, _LAYERS) or not _looks_like_classifier(name) or 'rpn_head' in name or layer.bias is None:
+            continue
+        parts = name.split('.')
+        owners = (modules['.'.join(parts[:depth])] for depth in range(len(parts) - 1, -1, -1))
+        head = next((owner for owner in owners if hasattr(owner, 'loss_cls')), None)
+        bias = layer.bias.data
+        if head is not None and not getattr(head.loss_cls, 'use_sigmoid', False):
+            bias = bias.view(-1, head.num_classes + 1)[:, :-1]
+        bias += shift
+
+
 @contextmanager
 def shifted_classes(model: nn.Module, shift: float) -> Iterator[None]:
-    """Add ``shift`` to the bias of every classifier inside the context: a score threshold moved, without touching the config."""
-    layers = [module for name, module in model.named_modules() if isinstance(module, _LAYERS) and _looks_like_classifier(name)]
-    for layer in layers:
-        layer.bias.data += shift
+    """:func:`shift_classes`, undone on exit."""
+    shift_classes(model, shift)
     try:
         yield
     finally:
-        for layer in layers:
-            layer.bias.data -= shift
+        shift_classes(model, -shift)
 
 
 def distinct_scores(scores: np.ndarray) -> int:

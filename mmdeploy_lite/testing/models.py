@@ -1,0 +1,179 @@
+"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeployError
+from ..loading import LoadedModel, build_model, load_config, use_scope
+from ..tasks import BaseTask, Sample, TestPipeline, find_test_pipeline, infer_task
+from .calibrate import Calibration, calibrate, distinct_scores, shift_classes
+from .images import empty, scene
+
+SCALE = (384, 256)
+"""(longer, shorter) side in pixels that images are resized to at most: large enough for every level of a pyramid to matter."""
+
+
+class UnfitModelError(DeployError):
+    """Random weights that could not be made to answer as a test needs them to."""
+
+
+@dataclass
+class TestModel:
+    """A calibrated model and how it is deployed.
+
+    Attributes:
+        task: holds the model and its test pipeline.
+        loaded: the model as :func:`mmdeploy_lite.loading.build_model` returned it.
+        calibration: what was done to its weights.
+        steps: of the test pipeline, shrunk.
+    """
+
+    __test__ = False  # pytest collects classes of this name otherwise
+
+    task: BaseTask
+    loaded: LoadedModel
+    calibration: Calibration
+    steps: list[dict[str, Any]]
+
+    def samples(self, images: Mapping[str, np.ndarray]) -> list[Sample]:
+        """Images, by name, as the test pipeline leaves them."""
+        return [self.task.prepare(name, image) for name, image in images.items()]
+
+
+def zoo_model(
+    config: str,
+    cfg_options: Mapping[str, Any] | None = None,
+    *,
+    scale: tuple[int, int] = SCALE,
+    seed: int = 0,
+    **task_options: Any,
+) -> TestModel:
+    """Build the model of a config, without downloads, and calibrate its weights.
+
+    Args:
+        config: a file or a name like ``mmdet::retinanet/retinanet_r18_fpn_1x_coco.py``.
+        cfg_options: over the config, by dotted key.
+        scale: see :func:`shrink_pipeline`.
+        seed: of the weights.
+        **task_options: of :class:`mmdeploy_lite.tasks.BaseTask`: ``rescale``, ``dtype``, ``batch_size``.
+
+    Raises:
+        DeployError: the config cannot be read, or the model not built.
+    """
+    cfg = load_config(config, cfg_options)
+    loaded = build_model(cfg, None)
+    use_scope(loaded.scope)
+    steps = shrink_pipeline(find_test_pipeline(cfg), scale)
+    task = infer_task(loaded.model)(loaded.model, TestPipeline(steps), **task_options)
+    longer, shorter = scale
+    images = [scene(1, shorter, longer), scene(2, shorter, longer), empty(shorter, longer), scene(3, shorter, longer)]
+    samples = [task.prepare(str(index), image) for index, image in enumerate(images)]
+    data = dict(inputs=[item.inputs for item in samples], data_samples=[item.data_sample for item in samples])
+    data = loaded.model.data_preprocessor(data, False)
+    calibration = calibrate(loaded.model, lambda: loaded.model.predict(data['inputs'], data['data_samples']), seed)
+    return TestModel(task, loaded, calibration, steps)
+
+
+def shrink_pipeline(steps: Sequence[Mapping[str, Any]], scale: tuple[int, int]) -> list[dict[str, Any]]:
+    """A test pipeline whose Resize and Pad are smaller; what they do stays the same.
+
+    Args:
+        steps: of the test pipeline; are not changed.
+        scale: (longer, shorter) side in pixels; steps that make a square make it of the shorter one.
+    """
+    shrunk = []
+    for step in steps:
+        step = dict(step)
+        kind = step['type'] if isinstance(step['type'], str) else step['type'].__name__
+        if kind.endswith('Resize') and 'scale' in step:
+            square = isinstance(step['scale'], int) or step['scale'][0] == step['scale'][1]
+            step['scale'] = (scale[1], scale[1]) if square else scale
+        if kind.endswith('Pad') and 'size' in step:
+            step['size'] = (scale[1], scale[1]) if step['size'][0] == step['size'][1] else scale
+        shrunk.append(step)
+    return shrunk
+
+
+@dataclass
+class BusyAndQuiet:
+    """Two images between which the score threshold lies.
+
+    Attributes:
+        busy: many detections.
+        quiet: none; None for a model that always answers as many (DETR).
+        shift: that was added to the class scores before the sigmoid or softmax.
+    """
+
+    busy: Sample
+    quiet: Sample | None
+    shift: float
+
+
+def find_busy_and_quiet(
+    model: TestModel, samples: Sequence[Sample], more_than: int = 20, distinct: int = 20, rounds: int = 12
+) -> BusyAndQuiet:
+    """Shift the bias of a detector's class scores, in place, until one image has many detections and another none.
+
+    Both are asserted in PyTorch here, and that the scores of the many are not all the same: a comparison of nothing with nothing
+    proves nothing.
+
+    Args:
+        model: a detector.
+        samples: the images to choose from.
+        more_than: this many detections the one image must have.
+        distinct: so many of its scores must differ from each other.
+        rounds: give up after so many shifts.
+
+    Raises:
+        UnfitModelError: no such shift was found.
+    """
+    task, threshold = model.task, score_threshold(model)
+    shift, found = 0.0, {}
+    quiet = None
+    for _ in range(rounds):
+        scores = [_scores(task, sample) for sample in samples]
+        busy = max(range(len(samples)), key=lambda index: (len(scores[index]), *scores[index][:1]))
+        found = {sample.name: len(values) for sample, values in zip(samples, scores, strict=True)}
+        enough = len(scores[busy]) > more_than and distinct_scores(scores[busy]) >= distinct
+        if threshold is None:
+            if enough:
+                return BusyAndQuiet(samples[busy], None, shift)
+            break
+        if any(len(values) for values in scores):
+            quiet = min(range(len(samples)), key=lambda index: float(max(scores[index], default=0)))
+        if enough and not len(scores[quiet]):
+            return BusyAndQuiet(samples[busy], samples[quiet], shift)
+        if quiet is None:
+            step = 2.0
+        elif len(scores[quiet]):
+            step = _logit(threshold) - _logit(float(scores[quiet].max())) - 0.02
+        else:
+            step = 0.3
+        shift_classes(task.model, step)
+        shift += step
+    raise UnfitModelError(
+        f'no shift of the class scores gives one image more than {more_than} detections of {distinct} different scores and another'
+        f' none; at {shift:+.2f} the images have {found}. Try another seed, or other images'
+    )
+
+
+def score_threshold(model: TestModel) -> float | None:
+    """The threshold that final scores of a detector must pass; None where the test config has none."""
+    cfg = getattr(model.task.model, 'test_cfg', None) or {}
+    cfg = cfg.get('rcnn') or cfg
+    return float(cfg['score_thr']) if cfg.get('score_thr') else None
+
+
+def _scores(task: BaseTask, sample: Sample) -> np.ndarray:
+    return task.test_step(sample).pred_instances.scores.float().cpu().numpy()
+
+
+def _logit(probability: float) -> float:
+    probability = min(max(probability, 1e-6), 1 - 1e-6)
+    return math.log(probability / (1 - probability))
