@@ -15,12 +15,13 @@ from .rewriter import FunctionRewriter
 def merge_rewriters(layers: Iterable[Mapping[str, Any] | None]) -> dict[str, dict[str, Any]]:
     """Merge rewriter configs by key; a later layer goes over an earlier one.
 
-    A plain mmengine merge would keep the arguments of a rewriter whose ``type`` was changed. Here a changed ``type`` replaces the
-    entry, the same or no ``type`` updates its arguments, ``None`` drops the key, and a later dict adds it again.
+    A plain mmengine merge would keep the arguments of a rewriter whose ``type`` was changed. Here a changed ``type``
+    replaces the entry, the same or no ``type`` updates its arguments, ``None`` drops the key, and a later dict adds it
+    again.
 
     Args:
-        layers: from the weakest to the strongest: the task's default, the deploy config, ``deploy`` of the model config,
-            ``--cfg-options deploy....``. A missing layer is None.
+        layers: from the weakest to the strongest: the task's default, the deploy config, ``deploy`` of the model
+            config, ``--cfg-options deploy....``. A missing layer is None.
 
     Returns:
         Per key a dict with ``type``.

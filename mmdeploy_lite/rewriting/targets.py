@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +47,7 @@ def find_target(path: str) -> Target:
 
     Raises:
         MissingTargetError: no such library, module or attribute. The message says at which part the path ends.
+        RewriteError: a module on the way exists and fails to import.
     """
     parts = path.split('.')
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -68,7 +70,7 @@ def _import_longest(parts: list[str]) -> tuple[Any, int]:
     module, depth = None, 0
     for depth in range(1, len(parts) + 1):
         name = '.'.join(parts[:depth])
-        # find_spec tells a module that does not exist from one that exists and fails to import: the latter's error is the user's to see
+        # find_spec tells a module that does not exist from one that fails to import: the latter is never skipped
         if module is not None and not hasattr(module, '__path__'):
             return module, depth - 1
         try:
@@ -77,7 +79,12 @@ def _import_longest(parts: list[str]) -> tuple[Any, int]:
             found = True
         if not found:
             return module, depth - 1
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            raise RewriteError(
+                f"'{'.'.join(parts)}': importing '{name}' failed with {type(error).__name__}: {error}"
+            ) from error
     return module, depth
 
 
@@ -89,37 +96,33 @@ class Swap:
     original: Any
     replacement: Any
     skip_modules: frozenset[str]
-    _holders: list[tuple[ModuleType, str]] = field(default_factory=list)
-    _inherited: bool = False
+
+    def __post_init__(self) -> None:
+        # what a class inherits, or a module makes when it is asked, is not its own and must not be left behind
+        self._own = self.target.name in vars(self.target.owner)
 
     def apply(self) -> None:
         """Put the replacement in place."""
-        owner, name = self.target.owner, self.target.name
-        if isinstance(owner, type):
-            self._inherited = name not in owner.__dict__
-            setattr(owner, name, self.replacement)
-            return
-        setattr(owner, name, self.replacement)
-        self._replace_names(self.original, self.replacement, self._holders)
+        setattr(self.target.owner, self.target.name, self.replacement)
+        if isinstance(self.target.owner, ModuleType):
+            self._replace_names(self.original, self.replacement, self.skip_modules)
 
     def undo(self) -> None:
         """Put the original back, also where modules imported meanwhile took the replacement by name."""
         owner, name = self.target.owner, self.target.name
-        if isinstance(owner, type):
-            if self._inherited:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, self.original)
-            return
-        setattr(owner, name, self.original)
-        self._replace_names(self.replacement, self.original, [], everywhere=True)
+        if self._own:
+            setattr(owner, name, self.original)
+        elif name in vars(owner):
+            delattr(owner, name)
+        if isinstance(owner, ModuleType):
+            self._replace_names(self.replacement, self.original)
 
-    def _replace_names(self, old: Any, new: Any, holders: list, everywhere: bool = False) -> None:
+    @staticmethod
+    def _replace_names(old: Any, new: Any, skip_modules: Collection[str] = ()) -> None:
         # list(): a lazily loading module may change sys.modules or its own dict while it is looked at
         for module_name, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType) or (module_name in self.skip_modules and not everywhere):
+            if not isinstance(module, ModuleType) or module_name in skip_modules:
                 continue
             for attribute, value in list(vars(module).items()):
                 if value is old:
                     setattr(module, attribute, new)
-                    holders.append((module, attribute))
