@@ -53,6 +53,14 @@ def test_growing_moves_earlier_pairs() -> None:
     assert matching.col_of.tolist() == [1, 0]
 
 
+def test_a_search_that_fails_leaves_the_rest_free() -> None:
+    # Rows 0 and 1 share one column; row 3 needs row 2 to move from column 1 to 2.
+    allowed = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 1], [0, 1, 0]], bool)
+    matching = Matching(4, 3)
+    matching.grow(edges_of(allowed))
+    assert matching.col_of.tolist() == [0, -1, 2, 1]
+
+
 def test_edges_are_exactly_the_pairs_within_tolerance() -> None:
     rng = np.random.default_rng(0)
     sides = []

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmdeploy_lite.check import NmsCall
-from mmdeploy_lite.check.nms_ties import Fate, iou_bounds, offset_rounding, three_valued_nms
+from mmdeploy_lite.check.nms_ties import Fate, iou_bounds, offset_boxes, offset_rounding, three_valued_nms
 
 S, U, K = Fate.SUPPRESSED, Fate.UNDECIDED, Fate.KEPT
 TOL = 1e-4
@@ -92,6 +92,16 @@ def test_negative_coordinates_reach_into_the_group_before() -> None:
     boxes = [[0, 0, 100, 100], [-101, -101, -1, -1]]
     assert fates(boxes, [0.9, 0.5], [0, 1]) == [K, S]
     assert fates(boxes, [0.9, 0.5], [0, 1], class_offset=False) == [K, K]
+
+
+def test_where_nms_compares_boxes() -> None:
+    boxes = np.array([[-101.0, -101, -1, -1], [0, 0, 100, 100]])
+    item = call(boxes, [0.9, 0.5], [1, 0])
+    assert offset_boxes(item, boxes, item.idxs).tolist() == [[0, 0, 100, 100], [0, 0, 100, 100]]
+    item.class_offset = False
+    assert offset_boxes(item, boxes, item.idxs)[0].min() > 100
+    item.class_agnostic = True
+    assert (offset_boxes(item, boxes, item.idxs) == boxes).all()
 
 
 def test_a_score_at_a_cut_is_never_sure() -> None:
