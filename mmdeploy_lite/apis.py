@@ -318,7 +318,7 @@ def _report(
     warnings = [
         *warnings,
         *(
-            f"your rewriter '{key}' never fired: nothing called {', '.join(REWRITERS.get(settings.rewriters[key]['type'])().targets)}"
+            f"your rewriter '{key}' never fired: nothing called {', '.join(graph.targets[key])}"
             for key in unfired
         ),
     ]

@@ -28,7 +28,7 @@ class DeployConfig:
         tolerance: see :class:`mmdeploy_lite.check.tolerance.Tolerance`.
         audit: ``allow``: lines at which the tracer may warn.
         rewriters: merged, by key.
-        required: keys of rewriters that a user named.
+        required: keys of rewriters that a user named: those that are not in the task's default with the same type.
     """
 
     exporter: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,8 @@ def resolve_deploy_config(default: Mapping[str, Any], *layers: Mapping[str, Any]
 
     Args:
         default: ``deploy`` of the task's own config.
-        *layers: ``deploy`` of the deploy config, of the model config, and from ``--cfg-options deploy....``; None where absent.
+        *layers: ``deploy`` of the deploy config, of the model config, and from ``--cfg-options deploy....``; None where
+            absent.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
@@ -65,10 +66,11 @@ def resolve_deploy_config(default: Mapping[str, Any], *layers: Mapping[str, Any]
             if key != 'rewriters':
                 merged[key] = _merge(key, merged.get(key), copy.deepcopy(value))
     rewriters = merge_rewriters([layer.get('rewriters') for layer in given])
-    named = {
-        key for layer in given[1:] for key, entry in (layer.get('rewriters') or {}).items() if entry and 'type' in entry
-    }
-    config = DeployConfig(**merged, rewriters=rewriters, required=named & set(rewriters))
+    # a user's deploy config whose base is a shipped one repeats the default; only what differs is the user's wish
+    default_rewriters = default.get('rewriters') or {}
+    named = {key for key, entry in rewriters.items() if entry['type'] != default_rewriters.get(key, {}).get('type')}
+    config = DeployConfig(**merged, rewriters=rewriters, required=named)
+    _validate_kinds(config)
     _validate_input(config.input)
     return config
 
@@ -81,10 +83,18 @@ def _merge(key: str, old: Any, new: Any) -> Any:
     return {**old, **new}
 
 
+def _validate_kinds(config: DeployConfig) -> None:
+    for item in fields(DeployConfig):
+        value, boolean = getattr(config, item.name), item.type == 'bool'
+        if item.name != 'required' and not isinstance(value, bool if boolean else Mapping):
+            raise ConfigError(f'deploy.{item.name} is {value!r}; it must be {"True or False" if boolean else "a dict"}')
+
+
 def _validate_input(settings: Mapping[str, Any]) -> None:
     known = {'dtype', 'shape', 'batch_size'}
     if unknown := sorted(set(settings) - known):
-        raise ConfigError(f'deploy.input has the unknown key {", ".join(unknown)}; known are {", ".join(sorted(known))}')
+        names = ', '.join(unknown), ', '.join(sorted(known))
+        raise ConfigError('deploy.input has the unknown key {}; known are {}'.format(*names))
     batch = settings.get('batch_size', 1)
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise ConfigError(f'deploy.input.batch_size is {batch!r}; it must be an integer of 1 or more')
@@ -104,7 +114,9 @@ def check_shape(shape: Any) -> tuple[int, int] | None:
     except TypeError:
         sizes = (shape,)
     if len(sizes) != 2 or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
-        raise ConfigError(f'the shape {shape!r} is not two positive integers, height and width in pixels: --shape 640 640')
+        raise ConfigError(
+            f'the shape {shape!r} is not two positive integers, height and width in pixels: --shape 640 640'
+        )
     return sizes
 
 
@@ -132,7 +144,11 @@ def plain_dict(value: Any) -> Any:
 def split_options(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """``--cfg-options`` of the model, and those under ``deploy.`` as a nested dict of their own.
 
-    They are kept apart because mmengine would merge ``deploy.rewriters.x.type=New`` into the old entry and keep its arguments.
+    They are kept apart because mmengine would merge ``deploy.rewriters.x.type=New`` into the old entry and keep its
+    arguments.
+
+    Raises:
+        ConfigError: an option goes into something that is not a dict.
     """
     model: dict[str, Any] = {}
     deploy: dict[str, Any] = {}
@@ -141,11 +157,16 @@ def split_options(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], di
         if first != 'deploy':
             model[name] = value
             continue
+        value = None if value == 'None' else copy.deepcopy(value)
         if not rest:
-            deploy.update(value or {})
+            if not isinstance(value, Mapping):
+                raise ConfigError(f'deploy is {value!r}; it must be a dict')
+            deploy.update(value)
             continue
         node = deploy
         for part in rest[:-1]:
             node = node.setdefault(part, {})
-        node[rest[-1]] = None if value == 'None' else value
+            if not isinstance(node, dict):
+                raise ConfigError(f'{name}={value} does not fit: {part} is {node!r}, not a dict')
+        node[rest[-1]] = value
     return model, deploy

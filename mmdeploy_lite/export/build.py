@@ -28,12 +28,14 @@ class BuiltGraph:
         fired: per rewriter key, how often each call site came through it.
         never_fired: keys of rewriters that were in place and never called.
         skipped: per target that does not exist here, the reason.
+        targets: per rewriter key, the dotted paths of what it replaces.
     """
 
     model: onnx.ModelProto
     fired: dict[str, dict[str, int]] = field(default_factory=dict)
     never_fired: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def build_graph(
@@ -102,7 +104,8 @@ def build_graph(
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
     _raise(lost_inputs(model, task.input_names) + foreign_operators(model) + invalid_model(model))
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
-    return BuiltGraph(model, fired, context.never_fired(), context.skipped)
+    targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
+    return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)
 
 
 def _raise(problems: list[str]) -> None:

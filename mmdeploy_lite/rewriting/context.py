@@ -64,7 +64,11 @@ class RewriteContext:
 
     def never_fired(self) -> list[str]:
         """Keys whose rewriter was in place and was never called, in their order."""
-        return [key for key, sites in self.fired.items() if not sites]
+        return [
+            key
+            for key, sites in self.fired.items()
+            if not sites and not self.skipped.keys() >= set(self.rewriters[key].targets)
+        ]
 
     def _swap(self, key: str, rewriter: FunctionRewriter, path: str) -> None:
         try:

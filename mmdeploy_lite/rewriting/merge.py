@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,11 +28,14 @@ def merge_rewriters(layers: Iterable[Mapping[str, Any] | None]) -> dict[str, dic
         Per key a dict with ``type``.
 
     Raises:
-        RewriteError: an entry that is not a dict or None, or that adds a key without saying its ``type``.
+        RewriteError: a layer that is not a dict, an entry that is not a dict or None, or one that adds a key without
+            saying its ``type``.
     """
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
-        for key, entry in (layer or {}).items():
+        if layer is not None and not isinstance(layer, Mapping):
+            raise RewriteError(f'rewriters is {layer!r}; write dict(key=dict(type=...), ...)')
+        for key, entry in copy.deepcopy(dict(layer or {})).items():
             if entry is None:
                 merged.pop(key, None)
                 continue
@@ -68,7 +72,7 @@ def build_rewriters(configs: Mapping[str, Mapping[str, Any]], registry: Registry
     for key, config in configs.items():
         kind = config['type']
         cls = registry.get(kind) if isinstance(kind, str) else kind
-        if cls is None:
+        if not callable(cls):
             raise RewriteError(
                 f"rewriters.{key}: '{kind}' is not registered; add the module that registers it to custom_imports:"
                 " custom_imports = dict(imports=['my_project.rewriters'], allow_failed_imports=False)"
@@ -78,7 +82,7 @@ def build_rewriters(configs: Mapping[str, Mapping[str, Any]], registry: Registry
             rewriter = cls(**arguments)
         except TypeError as error:
             raise RewriteError(f'rewriters.{key}: {cls.__name__} cannot take {arguments}: {error}') from error
-        if not callable(rewriter) or not hasattr(rewriter, 'targets') or not rewriter.targets:
+        if not isinstance(rewriter, FunctionRewriter) or not rewriter.targets:
             raise RewriteError(f'rewriters.{key}: {cls.__name__} is not a FunctionRewriter with a target')
         built[key] = rewriter
     return built

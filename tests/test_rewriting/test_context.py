@@ -227,6 +227,7 @@ def test_target_that_does_not_exist(lib, path, says):
         assert ops.double(1) == 3
         assert ops.triple(1) == 4
     assert list(context.skipped) == [path]
+    assert context.never_fired() == []
     assert says in context.skipped[path]
     assert_same(before, snapshot(ops))
 
@@ -303,6 +304,16 @@ def test_call_sites_are_counted_by_module_and_function(lib):
     here = f'{__name__}.{sys._getframe().f_code.co_name}'
     assert context.fired['double'] == {'engine_lib.user.use': 2, 'engine_lib.user.use_alias': 1, here: 1}
     assert context.never_fired() == ['triple']
+
+
+def test_skipped_rewriter_is_not_one_that_never_fired(lib):
+    rewriters = {
+        'gone': rewriter('engine_lib.ops.gone'),
+        'here': rewriter('engine_lib.ops.triple', 'engine_lib.gone.f'),
+    }
+    with RewriteContext(rewriters) as context:
+        pass
+    assert context.never_fired() == ['here']
 
 
 def test_replacement_looks_like_the_original(lib):
