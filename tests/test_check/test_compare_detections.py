@@ -94,10 +94,10 @@ def test_crowded_scores_need_the_largest_matching(dets: Build) -> None:
 
 def test_three_hundred_equal_ones_are_fast(dets: Build) -> None:
     many = dets([A] * 300, [0.5] * 300)
-    start = time.perf_counter()
+    start = time.process_time()
     assert compare_detections(many, many, SIZE).equal
     assert compare_detections(many, dets([A] * 200, [0.5] * 200), SIZE).verdict == 'unequal'
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 def test_loosened_tolerance_is_used(dets: Build) -> None:

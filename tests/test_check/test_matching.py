@@ -88,7 +88,7 @@ def test_edges_are_exactly_the_pairs_within_tolerance() -> None:
 
 
 def test_crowded_sets_stay_fast() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     for allowed in (
         np.ones((300, 300), bool),
         np.ones((300, 150), bool),
@@ -97,4 +97,4 @@ def test_crowded_sets_stay_fast() -> None:
         matching = Matching(*allowed.shape)
         matching.grow(edges_of(allowed))
         assert (matching.col_of >= 0).sum() == min(allowed.shape)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

@@ -206,7 +206,7 @@ def test_five_thousand_candidates_are_fast() -> None:
     rng = np.random.default_rng(0)
     centre, size = rng.uniform(0, 640, (5000, 2)), rng.uniform(10, 60, (5000, 2))
     boxes = np.concatenate([centre - size, centre + size], 1).clip(0)
-    start = time.perf_counter()
+    start = time.process_time()
     three_valued_nms(call(boxes, rng.random(5000), rng.integers(0, 80, 5000)), TOL, (0.05, 0.05))
     three_valued_nms(call(boxes, rng.random(5000)), TOL, (0.05, 0.05))
-    assert time.perf_counter() - start < 8
+    assert time.process_time() - start < 8
