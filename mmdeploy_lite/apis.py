@@ -111,6 +111,7 @@ def deploy(
             rescale=settings.rescale,
             dtype=settings.input.get('dtype', 'float32'),
             batch_size=settings.input.get('batch_size', 1),
+            tolerance=Tolerance.from_config(settings.tolerance),
         )
     with stages.stage('prepare'):
         named = list(zip([path.name for path in paths], pictures, strict=True))
@@ -247,7 +248,7 @@ def _attempt(
         _save(graph.model, temporary)
     session = _build(BACKENDS, settings.backend).load(temporary)
     with stages.stage('check', total=len(samples)) as step:
-        found = verify(task, session, samples, Tolerance.from_config(settings.tolerance), dynamic, step)
+        found = verify(task, session, samples, task.tolerance, dynamic, step)
     return graph, found, session, samples
 
 
@@ -329,7 +330,7 @@ def _report(
         unfired=graph.never_fired,
         stage_times=dict(stages.times),
         versions=_versions(),
-        tolerance=Tolerance.from_config(settings.tolerance),
+        tolerance=task.tolerance,
         not_exercised=verification.not_exercised,
         warnings=warnings,
         backend=settings.backend.get('type', ''),

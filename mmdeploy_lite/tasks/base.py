@@ -73,6 +73,7 @@ class BaseTask(abc.ABC):
         rescale: answers in original pixels; False drops ``scale_factor`` and ``ori_shape`` and answers in ``image`` pixels.
         dtype: of the ``image`` input, 'float32' or 'uint8'.
         batch_size: images per run, fixed in the graph.
+        tolerance: within which PyTorch counts as undecided; None for the defaults.
     """
 
     name: ClassVar[str]
@@ -89,6 +90,7 @@ class BaseTask(abc.ABC):
         rescale: bool = True,
         dtype: str = 'float32',
         batch_size: int = 1,
+        tolerance: Tolerance | None = None,
     ) -> None:
         if dtype not in ('float32', 'uint8'):
             raise UnsupportedError(f"input dtype '{dtype}' is not supported; use 'float32' or 'uint8'")
@@ -97,6 +99,7 @@ class BaseTask(abc.ABC):
         self.rescale = rescale
         self.dtype = dtype
         self.batch_size = batch_size
+        self.tolerance = tolerance or Tolerance()
         self.preprocess_spec = PreprocessSpec.of(model.data_preprocessor)
         self._double: nn.Module | None = None
 

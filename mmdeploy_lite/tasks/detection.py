@@ -128,7 +128,7 @@ class ObjectDetection(BaseTask):
         )
 
     def reference(self, sample: Sample) -> tuple[Detections, DetectionEvidence]:
-        with record_evidence(self.model) as recorder:
+        with record_evidence(self.model, self.tolerance) as recorder:
             answer = self._read(self.test_step(sample))
         scale = sample.data_sample.metainfo.get('scale_factor', (1.0, 1.0)) if self.rescale else (1.0, 1.0)
         evidence = recorder.evidence(answer, scale, float64=self.lazily(sample, self._read))

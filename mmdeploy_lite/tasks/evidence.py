@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..check.answers import DetectionEvidence, Detections, NmsCall
+from ..check.tolerance import Tolerance
 from ..rewriting import FunctionRewriter, RewriteContext
 
 
@@ -48,12 +49,35 @@ class _RecordNMS(FunctionRewriter):
         return origin(boxes, scores, idxs, nms_cfg, class_agnostic)
 
 
+class _CountRejected(FunctionRewriter):
+    """Counts the scores that a threshold rejects, where the libraries do it in a function of their own."""
+
+    target = 'mmdet.models.utils.misc.filter_scores_and_topk'
+
+    def __init__(self) -> None:
+        self.count: int | None = None
+
+    def __call__(self, origin: Callable, scores: Tensor, score_thr: float, *args: Any, **kwargs: Any) -> Any:
+        self.count = (self.count or 0) + int((scores <= score_thr).sum())
+        return origin(scores, score_thr, *args, **kwargs)
+
+
+class _CountRejectedByNMS(_CountRejected):
+    target = 'mmdet.models.layers.bbox_nms.multiclass_nms'
+
+    def __call__(
+        self, origin: Callable, boxes: Tensor, scores: Tensor, score_thr: float, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.count = (self.count or 0) + int((scores[:, :-1] <= score_thr).sum())
+        return origin(boxes, scores, score_thr, *args, **kwargs)
+
+
 class _RecordPaste(FunctionRewriter):
     """Keeps where pasted mask probabilities lie within tolerance of the threshold."""
 
     target = 'mmdet.models.roi_heads.mask_heads.fcn_mask_head._do_paste_mask'
 
-    def __init__(self, threshold: float, tolerance: float = 1e-4) -> None:
+    def __init__(self, threshold: float, tolerance: float) -> None:
         self.threshold, self.tolerance = threshold, tolerance
         self.undecided: list[np.ndarray] = []
 
@@ -71,13 +95,35 @@ class EvidenceRecorder:
     """Collects evidence during one run of a detector.
 
     Args:
-        test_cfg: the model's; ``rcnn`` and ``rpn`` parts of two-stage models are looked into.
+        test_cfg: the model's; the ``rcnn`` part of a two-stage model is the one that makes the answer.
+        tolerance: within which PyTorch counts as undecided.
     """
 
-    def __init__(self, test_cfg: Any) -> None:
+    def __init__(self, test_cfg: Any, tolerance: Tolerance) -> None:
         self.cfg = (test_cfg or {}).get('rcnn') or test_cfg or {}
+        self.tolerance = tolerance
         self.nms = _RecordNMS()
-        self.paste = _RecordPaste(float(self.cfg.get('mask_thr_binary', 0.5)))
+        self.paste = _RecordPaste(float(self.cfg.get('mask_thr_binary', 0.5)), tolerance.mask)
+        self.rejected = [_CountRejected(), _CountRejectedByNMS()]
+
+    @property
+    def recorders(self) -> dict[str, FunctionRewriter]:
+        """By key, for a :class:`RewriteContext`."""
+        return {'nms': self.nms, 'paste': self.paste, 'filter': self.rejected[0], 'multiclass_nms': self.rejected[1]}
+
+    def _score_thrs(self) -> tuple[float, ...]:
+        """The threshold that final scores had to pass.
+
+        Not where class scores are multiplied by a centerness after the threshold: candidates then lie below it, and it says
+        nothing about final scores.
+        """
+        threshold = self.cfg.get('score_thr')
+        if threshold is None:
+            return ()
+        calls = self.nms.calls
+        if calls and len(calls[-1].scores) and calls[-1].scores.min() < threshold - self.tolerance.score:
+            return ()
+        return (float(threshold),)
 
     def evidence(
         self, answer: Detections, scale: Sequence[float], float64: Callable[[], Detections | None]
@@ -93,11 +139,12 @@ class EvidenceRecorder:
         in_image_pixels = not calls or _inside(answer.bboxes * np.tile(scale, 2), calls[-1].boxes)
         undecided = np.concatenate(self.paste.undecided) if self.paste.undecided else None
         return DetectionEvidence(
-            score_thrs=(float(self.cfg['score_thr']),) if 'score_thr' in self.cfg else (),
+            score_thrs=self._score_thrs(),
             max_per_img=self.cfg.get('max_per_img'),
             nms_calls=calls,
             scale=tuple(map(float, scale)) if in_image_pixels else (1.0, 1.0),
             float64=float64,
+            rejected=next((item.count for item in reversed(self.rejected) if item.count is not None), None),
             mask_undecided=undecided if undecided is not None and len(undecided) == len(answer) else None,
         )
 
@@ -111,8 +158,8 @@ def _inside(boxes: np.ndarray, candidates: np.ndarray) -> bool:
 
 
 @contextlib.contextmanager
-def record_evidence(model: nn.Module) -> Iterator[EvidenceRecorder]:
+def record_evidence(model: nn.Module, tolerance: Tolerance) -> Iterator[EvidenceRecorder]:
     """Record evidence from the model's runs inside."""
-    recorder = EvidenceRecorder(getattr(model, 'test_cfg', None))
-    with RewriteContext({'nms': recorder.nms, 'paste': recorder.paste}):
+    recorder = EvidenceRecorder(getattr(model, 'test_cfg', None), tolerance)
+    with RewriteContext(recorder.recorders):
         yield recorder

@@ -80,7 +80,7 @@ class SemanticSegmentation(BaseTask):
 
     def reference(self, sample: Sample) -> tuple[SegMap, SegEvidence]:
         result = self.test_step(sample)
-        undecided = undecided_pixels(result.seg_logits.data, self._threshold())
+        undecided = undecided_pixels(result.seg_logits.data, self._threshold(), self.tolerance.mask)
         return self._read(result), SegEvidence(undecided, self.lazily(sample, lambda item: self._read(item).seg_map))
 
     def answer(self, outputs: Mapping[str, np.ndarray], index: int = 0) -> SegMap:
@@ -108,7 +108,7 @@ class SemanticSegmentation(BaseTask):
         return SegMap(data_sample.pred_sem_seg.data[0].long().cpu().numpy())
 
 
-def undecided_pixels(logits: Tensor, threshold: float, tolerance: float = 1e-4) -> np.ndarray:
+def undecided_pixels(logits: Tensor, threshold: float, tolerance: float) -> np.ndarray:
     """Where PyTorch itself is undecided within ``tolerance`` of the logits' range.
 
     Args:
