@@ -61,9 +61,8 @@ class BatchedNMS(FunctionRewriter):
         if python_shape(boxes)[-1] != 4:
             raise UnsupportedError(f'NMS of boxes with {python_shape(boxes)[-1]} coordinates (rotated boxes) is not supported')
         accepted = scores > REJECTED
-        apart = boxes
-        if not cfg.get('class_agnostic', class_agnostic):
-            apart = boxes + _class_offsets(boxes, idxs, accepted, cfg['split_thr'])[:, None]
+        agnostic = bool(cfg.get('class_agnostic', class_agnostic))
+        apart = boxes + _class_offsets(boxes, idxs, accepted, cfg['split_thr'], agnostic)[:, None]
         # mmcv neither reorders the corners of a box of negative size nor lets it suppress anything: as a box of no area it does not in ONNX
         apart = torch.cat([apart[:, :2], torch.maximum(apart[:, :2], apart[:, 2:] + cfg['offset'])], dim=1)
         keep = non_max_suppression(
@@ -110,14 +109,18 @@ def nms_arguments(nms_cfg: dict[str, Any]) -> dict[str, Any]:
     return cfg
 
 
-def _class_offsets(boxes: Tensor, idxs: Tensor, accepted: Tensor, split_thr: int) -> Tensor:
-    """(n,) what is added to each box's coordinates so that boxes of two classes do not meet."""
+def _class_offsets(boxes: Tensor, idxs: Tensor, accepted: Tensor, split_thr: int, agnostic: bool) -> Tensor:
+    """(n,) what is added to each box's coordinates so that boxes of two classes do not meet; zeros where they may.
+
+    From ``split_thr`` boxes on mmcv runs NMS class by class, also for a class-agnostic NMS. Then coordinates below zero, which its
+    spacing does not cover, must not meet either.
+    """
     lowest = torch.full((1, 4), REJECTED, dtype=boxes.dtype, device=boxes.device)
     # the row of REJECTED keeps the maximum defined when no box is left
     upper = torch.cat([torch.where(accepted[:, None], boxes, lowest), lowest]).max()
     lower = torch.cat([torch.where(accepted[:, None], boxes, -lowest), -lowest]).min()
-    # from split_thr boxes on mmcv runs NMS class by class; coordinates below zero, which its spacing does not cover, must not meet then
-    spacing = torch.where(accepted.sum() < split_thr, upper + 1, upper - lower.clamp(max=0) + 1)
+    together = torch.zeros_like(upper) if agnostic else upper + 1
+    spacing = torch.where(accepted.sum() < split_thr, together, upper - lower.clamp(max=0) + 1)
     return idxs.to(boxes) * spacing
 
 
