@@ -56,6 +56,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('roi_head.py', 'len(p) for p in proposals', 'of one image, the split by these numbers is the whole'),
     AllowedLine('roi_head.py', 'len(res) for res in results_list', 'of one image, the split by these numbers is the whole'),
     AllowedLine('roi_head.py', 'rois[i].shape[0] > 0', 'no proposals: the refined ones are as many'),
+    AllowedLine('', "for s in img_meta['scale_factor']", 'a scale factor is two numbers, for every image'),
     AllowedLine('bbox_head.py', 'if roi.shape[0] == 0', 'no proposals: NMS then runs on none'),
     AllowedLine('bbox_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,15 @@ def python_shape(tensor: Tensor) -> tuple[int, ...]:
     """
     with tracing_paused():
         return tuple(int(extent) for extent in tensor.shape)
+
+
+def python_int(value: Any) -> int:
+    """A number as a Python int; under the tracer ``tensor.size(0)`` is a traced one.
+
+    Only where no image can change it, as for :func:`python_shape`.
+    """
+    with tracing_paused():
+        return int(value)
 
 
 def static_size(tensor: Tensor) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..export.operators import reject
-from ..export.shapes import python_shape
+from ..export.shapes import python_int, python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 from .mmcv_ops import nms_arguments
@@ -108,6 +108,7 @@ class MulticlassNMS(FunctionRewriter):
     ) -> tuple[Tensor, ...]:
         from mmcv.ops.nms import batched_nms
 
+        box_dim = python_int(box_dim)  # the original's caller has it from a traced size
         num_classes = python_shape(multi_scores)[1] - 1  # the last column is the background's
         scores = multi_scores[:, :-1]
         accepted = scores > score_thr
