@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--version', action='version', version=f'mmdeploy_lite {__version__}')
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
     add_deploy_arguments(commands.add_parser('deploy', help='export a model and compare the file with PyTorch'))
+    add_benchmark_arguments(commands.add_parser('benchmark', help='time a file beside PyTorch and the bare network'))
     args = parser.parse_args(argv)
     return run(args)
 
@@ -47,11 +48,13 @@ def run(args: argparse.Namespace) -> int:
         return 130
 
 
-def add_deploy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``deploy``."""
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments that name a model and how it is deployed."""
     from mmengine.config import DictAction
 
-    parser.add_argument('config', metavar='CONFIG', help="file, or a name like 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'")
+    parser.add_argument(
+        'config', metavar='CONFIG', help="file, or a name like 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'"
+    )
     parser.add_argument('checkpoint', metavar='CHECKPOINT', help='trained weights')
     parser.add_argument('images', metavar='IMAGE', nargs='+', help='the first is traced, all are compared')
     parser.add_argument('--deploy-cfg', metavar='FILE', help="deploy config; the default is the task's own")
@@ -59,14 +62,25 @@ def add_deploy_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--shape', metavar=('H', 'W'), nargs=2, help='fixed size of the input in pixels')
     parser.add_argument('--device', default='cpu', help='that PyTorch runs on (default: cpu)')
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE', help='over the config, e.g. model.test_cfg.mode=whole'
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='over the config, e.g. model.test_cfg.mode=whole',
     )
-    parser.add_argument('--allow-mismatch', action='store_true', help='go on with a checkpoint that does not fit the model')
+    parser.add_argument(
+        '--allow-mismatch', action='store_true', help='go on with a checkpoint that does not fit the model'
+    )
     parser.add_argument(
         '--unsafe-checkpoint',
         action='store_true',
         help='unpickle whatever the checkpoint holds: a checkpoint from elsewhere can then run any code on this machine',
     )
+
+
+def add_deploy_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``deploy``."""
+    add_model_arguments(parser)
     parser.set_defaults(function=deploy_command)
 
 
@@ -95,12 +109,68 @@ def deploy_command(args: argparse.Namespace) -> int:
         )
     result.report.print(console)
     facts = result.report.file
-    inputs = ', '.join(f'{entry["name"]} {"x".join(map(str, entry["shape"]))} {entry["dtype"]}' for entry in facts.inputs)
-    console.print(f'file: {result.path} ({facts.bytes / 1e6:.1f} MB, {facts.nodes} nodes, opset {facts.opset})', highlight=False)
+    inputs = ', '.join(
+        f'{entry["name"]} {"x".join(map(str, entry["shape"]))} {entry["dtype"]}' for entry in facts.inputs
+    )
+    console.print(
+        f'file: {result.path} ({facts.bytes / 1e6:.1f} MB, {facts.nodes} nodes, opset {facts.opset})', highlight=False
+    )
     console.print(f'inputs: {inputs}', highlight=False)
     console.print(f'pictures: {", ".join(str(path) for path in result.pictures)}', highlight=False)
     console.print(f'report: {Path(result.path).parent / "report.json"}', highlight=False)
     return 0 if result.equal else 1
+
+
+def add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``benchmark``."""
+    add_model_arguments(parser)
+    parser.add_argument('--onnx', metavar='FILE', help='an exported file; without it the model is deployed first')
+    parser.add_argument(
+        '--peer', metavar='FILE', nargs='+', default=(), help='other ONNX files with the same image input'
+    )
+    parser.add_argument('--threads', type=int, default=2, help='of PyTorch and ONNX Runtime (default: 2)')
+    parser.add_argument('--runs', type=int, default=20, help='rounds that count (default: 20)')
+    parser.set_defaults(function=benchmark_command)
+
+
+def benchmark_command(args: argparse.Namespace) -> int:
+    """``benchmark``: a table, ``benchmark.json`` and ``benchmark.png``."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .progress import Stages
+
+    console = Console()
+    with Stages(console) as stages, quiet_libraries():
+        with stages.stage('import'):
+            from .apis import benchmark
+            from .benchmark.run import table_rows
+        result, folder = benchmark(
+            args.config,
+            args.checkpoint,
+            args.images[0],
+            onnx_file=args.onnx,
+            peers=args.peer,
+            threads=args.threads,
+            runs=args.runs,
+            deploy_cfg=args.deploy_cfg,
+            work_dir=args.work_dir,
+            shape=_shape(args.shape),
+            device=args.device,
+            cfg_options=args.cfg_options,
+            allow_mismatch=args.allow_mismatch,
+            unsafe_checkpoint=args.unsafe_checkpoint,
+            stages=stages,
+        )
+    height, width = result.shape
+    table = Table(title=f'{result.model}, {height} x {width}, {result.threads} threads, medians of {result.runs} runs')
+    for column in ('', 'median', 'spread', '/ bare', '/ PyTorch', 'MB', 'nodes', 'peak MB'):
+        table.add_column(column, justify='left' if not column else 'right', no_wrap=True)
+    for row in table_rows(result):
+        table.add_row(*row)
+    console.print(table)
+    console.print(f'written: {folder / "benchmark.json"}, {folder / "benchmark.png"}', highlight=False)
+    return 0
 
 
 def _shape(values: Sequence[str] | None) -> tuple[int, int] | None:
@@ -118,7 +188,9 @@ def _shape(values: Sequence[str] | None) -> tuple[int, int] | None:
 
 
 def quiet_libraries():
-    """Registry noise, deprecations inside the libraries and mmengine's info lines say nothing to a user of this command."""
+    """Registry noise, deprecations inside the libraries and mmengine's info lines say nothing to a user of this
+    command.
+    """
     import contextlib
     import logging
     import warnings

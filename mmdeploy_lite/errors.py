@@ -1,6 +1,7 @@
 """What a user can get wrong, or ask for in vain.
 
-Each error's message says what happened, with the value, and what to do next. The command line prints it as one line and exits
+Each error's message says what happened, with the value, and what to do next. The command line prints it as one line
+and exits
 with ``exit_code``; it never shows a traceback for these.
 """
 
@@ -46,7 +47,8 @@ class ExportError(DeployError):
 
 
 class AuditError(DeployError):
-    """The exported graph is not what was traced: a baked branch, a lost input, a frozen module or a foreign operator."""
+    """The exported graph is not what was traced: a baked branch, a lost input, a frozen module or a foreign operator.
+    """
 
 
 class BackendError(DeployError):

@@ -1,4 +1,6 @@
-"""Export a model as one ONNX file and compare the file with PyTorch: tools/deploy.py CONFIG CHECKPOINT IMAGE [IMAGE ...]"""
+"""Export a model as one ONNX file and compare the file with PyTorch: tools/deploy.py CONFIG CHECKPOINT IMAGE [IMAGE
+...]
+"""
 
 import sys
 from pathlib import Path

@@ -14,7 +14,8 @@ def variants(name: str, image: np.ndarray) -> list[tuple[str, np.ndarray]]:
         image: (H, W, 3) uint8 BGR.
 
     Returns:
-        Name and image: mirrored (objects elsewhere), tiled (four times as many and smaller objects), with noise (other scores),
+        Name and image: mirrored (objects elsewhere), tiled (four times as many and smaller objects), with noise
+        (other scores),
         and an empty one (nothing to find).
     """
     height, width = image.shape[:2]

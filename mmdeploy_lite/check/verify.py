@@ -46,7 +46,8 @@ def verify(
     Args:
         task: a :class:`mmdeploy_lite.tasks.BaseTask`.
         session: the loaded file.
-        samples: the images; with a batch size above 1, each is run with its successors, so that every place in the batch is seen.
+        samples: the images; with a batch size above 1, each is run with its successors, so that every place in the
+            batch is seen.
         tolerance: what counts as equal.
         dynamic: the file takes other sizes.
         step: called after each image, for a progress display.

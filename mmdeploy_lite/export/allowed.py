@@ -1,6 +1,7 @@
 """Lines of the libraries at which the tracer may warn, and why nothing is frozen there.
 
-A Python ``if``, ``int()``, ``len()`` or loop over a traced value is frozen as it fell for one image; the tracer's warning is the
+A Python ``if``, ``int()``, ``len()`` or loop over a traced value is frozen as it fell for one image; the tracer's
+warning is the
 only sign. Lines are named by their text, not their number, which changes from release to release.
 """
 
@@ -39,6 +40,8 @@ _CHANNELS = 'channels and other sizes that no image changes'
 ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('', 'assert ', 'an assertion: it holds while tracing, and freezes no value'),
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
+    AllowedLine('torch/nn/functional.py', '1.0 / float(E)', 'of attention: the number of channels'),
+    AllowedLine('detr_head.py', 'len(cls_score)', 'the number of queries is fixed'),
     AllowedLine('mmengine/structures/instance_data.py', 'len(', 'InstanceData only compares lengths; see len(results) of RPN'),
     AllowedLine('mmengine/structures/pixel_data.py', '', 'PixelData only compares sizes'),
     AllowedLine('mmengine/structures/base_data_element.py', '', 'only looks at types'),
@@ -89,10 +92,17 @@ def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[Allowe
     for warning in warnings:
         text = linecache.getline(warning.filename, warning.lineno).strip()
         statement = text + _continuation(warning.filename, warning.lineno)
-        if any(entry.allows(warning.filename, statement) for entry in allowed):
+        if _only_raises(warning.filename, warning.lineno) or any(entry.allows(warning.filename, statement) for entry in allowed):
             continue
         found[warning.filename, warning.lineno] = f'{warning.filename}:{warning.lineno}: {text}'
     return list(found.values())
+
+
+def _only_raises(filename: str, lineno: int) -> bool:
+    """An ``if`` whose body is ``raise`` is an assertion: while tracing it did not raise, and what follows is the same."""
+    text = linecache.getline(filename, lineno).strip()
+    following = linecache.getline(filename, lineno + 1).strip()
+    return text.startswith('if ') and text.endswith(':') and following.startswith('raise ')
 
 
 def _continuation(filename: str, lineno: int) -> str:

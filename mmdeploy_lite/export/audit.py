@@ -11,8 +11,12 @@ STANDARD_DOMAINS = ('', 'ai.onnx')
 
 def foreign_operators(model: onnx.ModelProto) -> list[str]:
     """Operators outside the default ONNX domain, which stock ONNX Runtime does not have; looks into subgraphs."""
-    found = sorted({f'{node.domain}::{node.op_type}' for node in _nodes(model.graph) if node.domain not in STANDARD_DOMAINS})
-    return [f'{name} is not a standard ONNX operator; write a rewriter for the function it comes from' for name in found]
+    found = sorted(
+        {f'{node.domain}::{node.op_type}' for node in _nodes(model.graph) if node.domain not in STANDARD_DOMAINS}
+    )
+    return [
+        f'{name} is not a standard ONNX operator; write a rewriter for the function it comes from' for name in found
+    ]
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
@@ -26,7 +30,8 @@ def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
 def lost_inputs(model: onnx.ModelProto, input_names: Iterable[str], counts: Iterable[str] = ('num_dets',)) -> list[str]:
     """Outputs that do not depend on ``image``, and inputs that are gone or that no output depends on.
 
-    A dependency through the shape alone does not count, but for outputs that are counts: an answer frozen for one image still
+    A dependency through the shape alone does not count, but for outputs that are counts: an answer frozen for one
+    image still
     has an image's shape.
 
     Args:
@@ -47,7 +52,9 @@ def lost_inputs(model: onnx.ModelProto, input_names: Iterable[str], counts: Iter
         used |= reached
         if 'image' in present and 'image' not in reached:
             problems.append(f"the output '{output.name}' does not depend on the image: it was frozen while tracing")
-    problems += [f"no output depends on the input '{name}'" for name in input_names if name in present and name not in used]
+    problems += [
+        f"no output depends on the input '{name}'" for name in input_names if name in present and name not in used
+    ]
     return problems
 
 

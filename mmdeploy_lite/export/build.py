@@ -52,7 +52,8 @@ def build_graph(
 
     Args:
         task: a :class:`mmdeploy_lite.tasks.BaseTask`.
-        samples: two images of one size; the first ones make up the batch that is traced, the last is the audit's other image.
+        samples: two images of one size; the first ones make up the batch that is traced, the last is the audit's
+            other image.
         exporter: of the registry EXPORTERS.
         rewriters: by key.
         required: keys whose targets must exist.
@@ -72,7 +73,10 @@ def build_graph(
     wrapper.to(device)
     batches = [samples[: task.batch_size], samples[-task.batch_size :]]
     inputs = [[torch.from_numpy(value).to(device) for value in task.feeds(batch).values()] for batch in batches]
-    axes = {name: {i: dim for i, dim in enumerate(dims) if isinstance(dim, str)} for name, dims in task.output_shapes().items()}
+    axes = {
+        name: {i: dim for i, dim in enumerate(dims) if isinstance(dim, str)}
+        for name, dims in task.output_shapes().items()
+    }
     if dynamic:
         axes['image'] = {2: 'height', 3: 'width'}
     context = RewriteContext(rewriters, required)
@@ -110,7 +114,9 @@ def build_graph(
 
 def _raise(problems: list[str]) -> None:
     if problems:
-        raise AuditError('\n'.join(['the exported graph is not what was traced:', *(f'  - {line}' for line in problems)]))
+        raise AuditError(
+            '\n'.join(['the exported graph is not what was traced:', *(f'  - {line}' for line in problems)])
+        )
 
 
 def _guard(task: Any, context: RewriteContext) -> None:

@@ -1,6 +1,7 @@
 """The seam for operators that PyTorch has no equivalent of.
 
-Each is a function of tensors that computes the true answer in PyTorch and becomes one standard ONNX operator when it is traced.
+Each is a function of tensors that computes the true answer in PyTorch and becomes one standard ONNX operator when it
+is traced.
 Rewriters call these and know of no exporter.
 """
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from .shapes import tracing_paused
 
 REJECTED = float('-inf')
-"""The score of a candidate that a threshold or filter dropped. It keeps its place, so that sizes stay fixed while tracing, until
+"""The score of a candidate that a threshold or filter dropped. It keeps its place, so that sizes stay fixed while
+tracing, until
 :func:`non_max_suppression`, whose own score threshold no REJECTED (or NaN, its product with zero) passes."""
 
 
@@ -64,7 +66,8 @@ def non_max_suppression(
     """Greedy NMS in descending order of score, as one ``NonMaxSuppression`` node.
 
     Args:
-        boxes: (n, 4) float32 x1 y1 x2 y2 with x2 >= x1 and y2 >= y1: ONNX reorders corners and mmcv does not, so callers see to it.
+        boxes: (n, 4) float32 x1 y1 x2 y2 with x2 >= x1 and y2 >= y1: ONNX reorders corners and mmcv does not, so
+            callers see to it.
         scores: (n,) float32; :data:`REJECTED` ones never come out.
         iou_threshold: a box goes when its IoU with a kept one is above this.
         score_threshold: only scores above it take part; None for all that are not rejected.

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..errors import UnsupportedError
 from .shapes import python_shape, static_size
 
-# Classes whose test-time forward is what InGraphPreprocess does; a subclass with a forward of its own is refused by name.
+# Classes whose test-time forward is what InGraphPreprocess does; a subclass with a forward of its own is refused by
+# name.
 _KNOWN = ('ImgDataPreprocessor', 'DetDataPreprocessor', 'SegDataPreProcessor')
 
 

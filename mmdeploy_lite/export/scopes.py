@@ -18,7 +18,8 @@ _FOLDED = (nn.modules.batchnorm._BatchNorm,)
 class ScopeRecorder:
     """Records the scope of each leaf module that runs inside the context, as the exporter names its nodes.
 
-    A node's name starts with the names of the modules that were running, outermost first; of a module in a list, the name includes
+    A node's name starts with the names of the modules that were running, outermost first; of a module in a list, the
+    name includes
     the numbers after the last word (``layers.0``).
 
     Args:
@@ -88,8 +89,10 @@ def _plain(scope: str) -> str:
 def live_modules(root: nn.Module, modules: Iterable[nn.Module], run: Callable[[int], list[Tensor]]) -> list[nn.Module]:
     """Those of ``modules`` that an answer depends on and that depend on the image: a graph without them is wrong.
 
-    A module may have no node for good reasons: its output is not used (auxiliary heads, all but the last decoder layer's), it is
-    a constant (a bias computed from positions), or another module of its kind computes the very same and the exporter merged the
+    A module may have no node for good reasons: its output is not used (auxiliary heads, all but the last decoder
+    layer's), it is
+    a constant (a bias computed from positions), or another module of its kind computes the very same and the exporter
+    merged the
     two. So its output is compared for two images and with its like, and changed to see whether the answer changes.
 
     Args:
@@ -141,9 +144,7 @@ def _leaf_outputs(root: nn.Module, run: Callable[[], Any]) -> dict[nn.Module, li
         values = output if isinstance(output, (list, tuple)) else [output]
         kept.setdefault(module, []).extend(value for value in values if isinstance(value, Tensor))
 
-    handles = [
-        module.register_forward_hook(keep) for module in root.modules() if next(module.children(), None) is None
-    ]
+    handles = [module.register_forward_hook(keep) for module in root.modules() if next(module.children(), None) is None]
     try:
         run()
     finally:

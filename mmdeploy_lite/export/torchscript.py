@@ -45,7 +45,8 @@ class TorchScriptExporter:
     """``torch.onnx.export(dynamo=False)``: runs the model once and records the operators.
 
     Args:
-        opset: of the default domain; 17 is the oldest with all operators used here (RoiAlign of 16, LayerNormalization of 17).
+        opset: of the default domain; 17 is the oldest with all operators used here (RoiAlign of 16,
+            LayerNormalization of 17).
     """
 
     def __init__(self, opset: int = 17) -> None:
@@ -98,7 +99,9 @@ _LEGACY = {'dynamo': False} if 'dynamo' in torch.onnx.export.__code__.co_varname
 
 @contextlib.contextmanager
 def _record_tracer_warnings() -> Iterator[list[TracedWarning]]:
-    """Collect the tracer's warnings; the exporter's other chatter (deprecation, constant folding) says nothing to users."""
+    """Collect the tracer's warnings; the exporter's other chatter (deprecation, constant folding) says nothing to
+    users.
+    """
     recorded: list[TracedWarning] = []
     logger = logging.getLogger('torch.onnx')
     level = logger.level

@@ -23,13 +23,16 @@ EMPTY_HINT = (
 
 @REWRITERS.register_module()
 class BatchedNMS(FunctionRewriter):
-    """One ``NonMaxSuppression`` node; the original's ``if boxes.shape[0] < split_thr`` would be baked and its loop unrolled.
+    """One ``NonMaxSuppression`` node; the original's ``if boxes.shape[0] < split_thr`` would be baked and its loop
+    unrolled.
 
-    Classes are kept apart by the original's own offset, computed from the boxes that are not rejected, so that the IoUs round as
+    Classes are kept apart by the original's own offset, computed from the boxes that are not rejected, so that the
+    IoUs round as
     the original's do.
 
     Raises:
-        NothingDetectedError: no box at all while tracing. The libraries skip NMS then, and the graph would hold constants.
+        NothingDetectedError: no box at all while tracing. The libraries skip NMS then, and the graph would hold
+            constants.
         UnsupportedError: an NMS of another type, such as ``soft_nms``; never replaced by plain NMS.
     """
 
@@ -63,7 +66,8 @@ class BatchedNMS(FunctionRewriter):
         accepted = scores > REJECTED
         agnostic = bool(cfg.get('class_agnostic', class_agnostic))
         apart = boxes + _class_offsets(boxes, idxs, accepted, cfg['split_thr'], agnostic)[:, None]
-        # mmcv neither reorders the corners of a box of negative size nor lets it suppress anything: as a box of no area it does not in ONNX
+        # mmcv neither reorders the corners of a box of negative size nor lets it suppress anything: as a box of no area
+        # it does not in ONNX
         apart = torch.cat([apart[:, :2], torch.maximum(apart[:, :2], apart[:, 2:] + cfg['offset'])], dim=1)
         keep = non_max_suppression(
             apart, scores, cfg['iou_threshold'], cfg['score_threshold'], cfg['max_num']
@@ -109,10 +113,16 @@ def nms_arguments(nms_cfg: dict[str, Any]) -> dict[str, Any]:
     return cfg
 
 
+def tighter(limit: int, other: int) -> int:
+    """The smaller of two limits, where none or negative means no limit."""
+    return min((value for value in (limit, other) if value > 0), default=-1)
+
+
 def _class_offsets(boxes: Tensor, idxs: Tensor, accepted: Tensor, split_thr: int, agnostic: bool) -> Tensor:
     """(n,) what is added to each box's coordinates so that boxes of two classes do not meet; zeros where they may.
 
-    From ``split_thr`` boxes on mmcv runs NMS class by class, also for a class-agnostic NMS. Then coordinates below zero, which its
+    From ``split_thr`` boxes on mmcv runs NMS class by class, also for a class-agnostic NMS. Then coordinates below
+    zero, which its
     spacing does not cover, must not meet either.
     """
     lowest = torch.full((1, 4), REJECTED, dtype=boxes.dtype, device=boxes.device)

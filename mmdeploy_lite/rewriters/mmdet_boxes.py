@@ -12,7 +12,7 @@ from ..export.operators import reject
 from ..export.shapes import python_int, python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
-from .mmcv_ops import nms_arguments
+from .mmcv_ops import nms_arguments, tighter
 
 
 def clip_boxes(boxes: Tensor, max_shape: Sequence[Any] | Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class MulticlassNMS(FunctionRewriter):
         multi_bboxes: Tensor,
         multi_scores: Tensor,
         score_thr: float,
-        nms_cfg: dict,
+        nms_cfg: dict | None,
         max_num: int = -1,
         score_factors: Tensor | None = None,
         return_inds: bool = False,
@@ -120,8 +120,11 @@ class MulticlassNMS(FunctionRewriter):
         else:
             boxes = multi_bboxes[:, None].expand(-1, num_classes, box_dim).reshape(-1, box_dim)
         labels = torch.arange(num_classes, device=scores.device).expand(multi_scores.shape[0], -1).reshape(-1)
-        limits = [limit for limit in (max_num, nms_arguments(nms_cfg)['max_num']) if limit > 0]
-        dets, keep = batched_nms(boxes, scores, labels, {**nms_cfg, 'max_num': min(limits, default=-1)})
+        if nms_cfg is not None:
+            nms_cfg = {**nms_cfg, 'max_num': tighter(nms_arguments(nms_cfg)['max_num'], max_num)}
+        dets, keep = batched_nms(boxes, scores, labels, nms_cfg)
+        if nms_cfg is None and max_num > 0:
+            dets, keep = dets[:max_num], keep[:max_num]
         if return_inds:
             return dets, labels[keep], keep
         return dets, labels[keep]

@@ -14,7 +14,7 @@ from ..export.shapes import python_shape
 from ..export.tracing import note_rejected
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
-from .mmcv_ops import nms_arguments
+from .mmcv_ops import nms_arguments, tighter
 from .mmdet_boxes import inverse_scale
 
 
@@ -28,12 +28,14 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 class FilterScoresAndTopk(FunctionRewriter):
     """Keeps ``topk`` (anchor, class) pairs, those at or below ``score_thr`` with the score REJECTED, for NMS to drop.
 
-    The original's boolean index and ``min(topk, n)`` trace to NonZero and to a number frozen as it was for one image. The ``topk``
+    The original's boolean index and ``min(topk, n)`` trace to NonZero and to a number frozen as it was for one image.
+    The ``topk``
     best pairs lie within the ``topk`` anchors whose best class scores highest, so TopK runs over anchors first and over
     ``topk`` x classes then, instead of over all pairs.
 
     Args:
-        fixed_size: False drops the pairs at or below ``score_thr`` here, as the original does, with a NonZero over all pairs: for a
+        fixed_size: False drops the pairs at or below ``score_thr`` here, as the original does, with a NonZero over
+            all pairs: for a
             head that does something else than NMS with the scores.
     """
 
@@ -83,8 +85,10 @@ class FilterScoresAndTopk(FunctionRewriter):
 class BBoxPostProcess(FunctionRewriter):
     """Runs the head's own post-processing without its branch on traced values.
 
-    ``if not valid_mask.all()`` would be frozen as it fell; boxes under ``min_bbox_size`` are given the score REJECTED instead, after
-    the rescaling that comes first in the original. ``max_per_img`` becomes a limit of NMS itself, whose result is sorted.
+    ``if not valid_mask.all()`` would be frozen as it fell; boxes under ``min_bbox_size`` are given the score REJECTED
+    instead, after
+    the rescaling that comes first in the original. ``max_per_img`` becomes a limit of NMS itself, whose result is
+    sorted.
     """
 
     target = 'mmdet.models.dense_heads.base_dense_head.BaseDenseHead._bbox_post_process'
@@ -113,13 +117,15 @@ class BBoxPostProcess(FunctionRewriter):
             cfg.min_bbox_size = -1
             note_rejected(True)
         if with_nms and cfg.get('nms') is not None:
-            cfg.nms.max_num = _tighter(nms_arguments(cfg.nms)['max_num'], cfg.max_per_img)
+            cfg.nms.max_num = tighter(nms_arguments(cfg.nms)['max_num'], cfg.max_per_img)
         return origin(head, results, cfg, rescale=rescale, with_nms=with_nms, img_meta=img_meta)
 
 
 @REWRITERS.register_module()
 class RPNPostProcess(BBoxPostProcess):
-    """:class:`BBoxPostProcess` of an RPN, whose labels, ``new_zeros(len(results))``, would have one image's length frozen in."""
+    """:class:`BBoxPostProcess` of an RPN, whose labels, ``new_zeros(len(results))``, would have one image's length
+    frozen in.
+    """
 
     target = 'mmdet.models.dense_heads.rpn_head.RPNHead._bbox_post_process'
 
@@ -133,7 +139,8 @@ class RPNPostProcess(BBoxPostProcess):
 class RPNPreselect(FunctionRewriter):
     """Hands each level's ``nms_pre`` best anchors to the original, which then has nothing left to sort.
 
-    Its ``if 0 < nms_pre < scores.shape[0]`` would be frozen as it fell for one image size, and its ``sort`` is a TopK of all
+    Its ``if 0 < nms_pre < scores.shape[0]`` would be frozen as it fell for one image size, and its ``sort`` is a TopK
+    of all
     anchors. The selection ranks by the same scores; the original gets features of the same layout with k x 1 positions.
     """
 
@@ -192,7 +199,9 @@ class _KeepAll:
 
 @REWRITERS.register_module()
 class YOLOXPredict(FunctionRewriter):
-    """Keeps every prior until NMS; the original's boolean index by ``score_thr`` traces to NonZero, and to nothing on an empty image."""
+    """Keeps every prior until NMS; the original's boolean index by ``score_thr`` traces to NonZero, and to nothing on
+    an empty image.
+    """
 
     target = 'mmdet.models.dense_heads.yolox_head.YOLOXHead.predict_by_feat'
 
@@ -212,9 +221,3 @@ class YOLOXPostProcess(FunctionRewriter):
         if 'kept_score_thr' in cfg:
             results.scores = reject(results.scores, results.scores >= cfg.kept_score_thr)
         return origin(head, results, cfg, *args, **kwargs)
-
-
-def _tighter(limit: int, other: int) -> int:
-    """The smaller of two limits, where none or negative means no limit."""
-    limits = [value for value in (limit, other) if value > 0]
-    return min(limits) if limits else -1

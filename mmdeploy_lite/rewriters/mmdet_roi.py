@@ -17,8 +17,10 @@ from ..rewriting import FunctionRewriter
 class RoIHeadPredict(FunctionRewriter):
     """Runs the RoI head image by image.
 
-    The original splits the proposals of the batch by their numbers, ``split(tuple(len(p) for p in proposals))``, which freezes the
-    numbers of the traced images. Of one image alone the split is the whole, whatever the number: see :class:`SplitOfOne`.
+    The original splits the proposals of the batch by their numbers, ``split(tuple(len(p) for p in proposals))``,
+    which freezes the
+    numbers of the traced images. Of one image alone the split is the whole, whatever the number: see
+    :class:`SplitOfOne`.
     """
 
     target = 'mmdet.models.roi_heads.base_roi_head.BaseRoIHead.predict'
@@ -87,8 +89,10 @@ class SingleRoIExtractor(FunctionRewriter):
 def paste_masks(masks: Tensor, boxes: Tensor, height: Any, width: Any) -> Tensor:
     """Bilinear samples of each mask over the whole image, as mmdet's ``_do_paste_mask`` takes them.
 
-    Bilinear interpolation on a grid of rows and columns is two matrix products, rows x mask x columns, with the triangle weights
-    ``max(0, 1 - |coordinate - k|)``; mask values outside count as zero, as ``grid_sample`` has it. No slice of dynamic size, and
+    Bilinear interpolation on a grid of rows and columns is two matrix products, rows x mask x columns, with the
+    triangle weights
+    ``max(0, 1 - |coordinate - k|)``; mask values outside count as zero, as ``grid_sample`` has it. No slice of
+    dynamic size, and
     a small fraction of the work of a GridSample over all pixels.
 
     Args:

@@ -25,7 +25,9 @@ class WindowGrid(NamedTuple):
 
     @classmethod
     def of(cls, size: int, crop: int, stride: int) -> WindowGrid:
-        """mmseg's grid: every ``stride`` pixels, the last window moved back into the image, none larger than the image."""
+        """mmseg's grid: every ``stride`` pixels, the last window moved back into the image, none larger than the
+        image.
+        """
         count = max(size - crop + stride - 1, 0) // stride + 1
         window = min(crop, size)
         return cls([min(index * stride, size - window) for index in range(count)], window, size)
@@ -40,10 +42,13 @@ class WindowGrid(NamedTuple):
 
 @REWRITERS.register_module()
 class SlideInference(FunctionRewriter):
-    """All windows as one batch through the network once; their logits padded to the image and added; a constant ``count_mat``.
+    """All windows as one batch through the network once; their logits padded to the image and added; a constant
+    ``count_mat``.
 
-    The original unrolls the network once per window and writes into slices. Windows are added along each row first and the rows
-    into the image then, so that only the rows' sums are padded to the full size: less memory than a full-size tensor a window.
+    The original unrolls the network once per window and writes into slices. Windows are added along each row first
+    and the rows
+    into the image then, so that only the rows' sums are padded to the full size: less memory than a full-size tensor
+    a window.
 
     Raises:
         UnsupportedError: the image size is dynamic. The grid of windows is part of the graph.
@@ -57,23 +62,29 @@ class SlideInference(FunctionRewriter):
             raise UnsupportedError(
                 "slide inference of images of any size cannot be one graph: its windows depend on the size; give --shape H W"
             )
-        rows, columns = (
-            WindowGrid.of(extent, crop, stride)
-            for extent, crop, stride in zip(size, model.test_cfg.crop_size, model.test_cfg.stride, strict=True)
-        )
-        windows = torch.cat(
-            [
-                inputs[:, :, y : y + rows.window, x : x + columns.window]
-                for y in rows.starts
-                for x in columns.starts
-            ]
-        )
+        windows, rows, columns = cut_windows(model, inputs, size)
         # heads upsample to img_shape; some ask for a torch.Size, which is how mmseg passes a window's
         metas = [{**meta, 'img_shape': torch.Size((rows.window, columns.window))} for meta in batch_img_metas]
         logits = model.encode_decode(windows, metas * (len(rows.starts) * len(columns.starts)))
         with tracing_paused():
             count_mat = torch.from_numpy(np.outer(rows.counts(), columns.counts())).to(logits)
         return _accumulate(logits, rows, columns) / count_mat
+
+
+def cut_windows(model: Any, inputs: Tensor, size: tuple[int, int]) -> tuple[Tensor, WindowGrid, WindowGrid]:
+    """The windows of slide inference as one batch, row by row, and their grids along height and width.
+
+    Args:
+        model: with ``test_cfg.crop_size`` and ``test_cfg.stride``.
+        inputs: (N, C, H, W).
+        size: (H, W) as Python ints.
+    """
+    rows, columns = (
+        WindowGrid.of(extent, crop, stride)
+        for extent, crop, stride in zip(size, model.test_cfg.crop_size, model.test_cfg.stride, strict=True)
+    )
+    windows = [inputs[:, :, y : y + rows.window, x : x + columns.window] for y in rows.starts for x in columns.starts]
+    return torch.cat(windows), rows, columns
 
 
 def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor:
@@ -93,7 +104,9 @@ def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor
 
 @REWRITERS.register_module()
 class Resize(FunctionRewriter):
-    """Resizes to ``size`` as it is traced; the original's warning about ``align_corners`` makes Python ints of traced sizes."""
+    """Resizes to ``size`` as it is traced; the original's warning about ``align_corners`` makes Python ints of traced
+    sizes.
+    """
 
     target = 'mmseg.models.utils.wrappers.resize'
 

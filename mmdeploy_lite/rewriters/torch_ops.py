@@ -20,7 +20,8 @@ from ..rewriting import FunctionRewriter
 class NotInOnnxExport(FunctionRewriter):
     """Tells the libraries that no export is running, so that the code that runs is the code that was tested.
 
-    Their export branches are stale: mmdet 3.3 imports a module that no longer exists there, drops score thresholds and appends
+    Their export branches are stale: mmdet 3.3 imports a module that no longer exists there, drops score thresholds
+    and appends
     dummy boxes. PyTorch itself still gets the true answer.
     """
 
@@ -35,7 +36,8 @@ class NotInOnnxExport(FunctionRewriter):
 class Squeeze(FunctionRewriter):
     """Drops the axes that have one element while tracing, by their numbers.
 
-    Where the exporter does not know the size, ``squeeze(dim)`` becomes an ``If`` over it; for ``squeeze()`` without axes it takes
+    Where the exporter does not know the size, ``squeeze(dim)`` becomes an ``If`` over it; for ``squeeze()`` without
+    axes it takes
     the result's size for known, and freezes what is computed from it.
     """
 
@@ -53,8 +55,10 @@ class Squeeze(FunctionRewriter):
 class AdaptiveAvgPool2d(FunctionRewriter):
     """Exact for every size: the product with two averaging matrices, one per axis.
 
-    ONNX has no adaptive pooling; the exporter takes sizes that divide and refuses the others. Cell i of n averages the pixels from
-    ``floor(i * size / n)`` to ``ceil((i + 1) * size / n)``, as PyTorch does. Where it divides, and to one cell, the original's
+    ONNX has no adaptive pooling; the exporter takes sizes that divide and refuses the others. Cell i of n averages
+    the pixels from
+    ``floor(i * size / n)`` to ``ceil((i + 1) * size / n)``, as PyTorch does. Where it divides, and to one cell, the
+    original's
     AveragePool and GlobalAveragePool are exact and stay.
     """
 
@@ -79,7 +83,9 @@ class AdaptiveAvgPool2d(FunctionRewriter):
 
 
 def averaging_matrix(size: Any, cells: Any, like: Tensor) -> Tensor | None:
-    """(cells, size) weights that average each cell's pixels; None where every pixel is its own cell (``cells`` is None)."""
+    """(cells, size) weights that average each cell's pixels; None where every pixel is its own cell (``cells`` is
+    None).
+    """
     if cells is None:
         return None
     pixel = torch.arange(size, device=like.device)

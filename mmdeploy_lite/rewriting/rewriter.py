@@ -24,10 +24,15 @@ class FunctionRewriter:
     target: ClassVar[str | tuple[str, ...]] = ()
     """Dotted path(s) of what is replaced: ``package.module.function`` or ``package.module.Class.method``."""
 
+    @classmethod
+    def target_paths(cls) -> tuple[str, ...]:
+        """The dotted paths as a tuple."""
+        return (cls.target,) if isinstance(cls.target, str) else tuple(cls.target)
+
     @property
     def targets(self) -> tuple[str, ...]:
         """The dotted paths as a tuple."""
-        return (self.target,) if isinstance(self.target, str) else tuple(self.target)
+        return self.target_paths()
 
     def check(self, model: Any) -> None:
         """Refuse, before anything is traced, a model that asks for what this rewriter cannot do exactly.

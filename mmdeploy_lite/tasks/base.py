@@ -58,7 +58,9 @@ class ModelWrapper(nn.Module):
 
     @staticmethod
     def set_metainfo(data_sample: Any, **metainfo: Any) -> Any:
-        """Set metainfo without the deep copy that ``set_metainfo`` makes: a deep-copied traced value silently becomes zero."""
+        """Set metainfo without the deep copy that ``set_metainfo`` makes: a deep-copied traced value silently becomes
+        zero.
+        """
         for name, value in metainfo.items():
             data_sample.set_field(name=name, value=value, field_type='metainfo', dtype=None)
         return data_sample
@@ -70,7 +72,8 @@ class BaseTask(abc.ABC):
     Args:
         model: of mmdet or mmseg, in eval mode.
         pipeline: its test pipeline.
-        rescale: answers in original pixels; False drops ``scale_factor`` and ``ori_shape`` and answers in ``image`` pixels.
+        rescale: answers in original pixels; False drops ``scale_factor`` and ``ori_shape`` and answers in ``image``
+            pixels.
         dtype: of the ``image`` input, 'float32' or 'uint8'.
         batch_size: images per run, fixed in the graph.
         tolerance: within which PyTorch counts as undecided; None for the defaults.

@@ -43,7 +43,8 @@ class DetectionWrapper(ModelWrapper):
 
         Args:
             image: (N, C, H, W) as the test pipeline leaves it.
-            *extra: ``scale_factor`` (N, 2) float32 (w, h) and ``ori_shape`` (N, 2) int64 (h, w), those that the file has.
+            *extra: ``scale_factor`` (N, 2) float32 (w, h) and ``ori_shape`` (N, 2) int64 (h, w), those that the file
+                has.
 
         Returns:
             ``dets`` (N, K, 5), ``labels`` (N, K), ``num_dets`` (N,) and, with masks, ``masks`` (N, K, h, w) bool.
@@ -56,7 +57,9 @@ class DetectionWrapper(ModelWrapper):
         inputs, (pad_h, pad_w) = self.preprocess(image)
         height, width = static_size(image) or image.shape[-2:]
         # without padding the very same objects, so that the libraries' comparisons of the sizes are no traced branches
-        padded = (height, width) if isinstance(pad_h, int) and not pad_h and not pad_w else (height + pad_h, width + pad_w)
+        padded = (
+            (height, width) if isinstance(pad_h, int) and not pad_h and not pad_w else (height + pad_h, width + pad_w)
+        )
         samples = []
         for index in range(python_shape(image)[0]):
             factor = (1.0, 1.0) if scale_factor is None else scale_factor[index]

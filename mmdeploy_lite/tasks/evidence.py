@@ -114,7 +114,8 @@ class EvidenceRecorder:
     def _score_thrs(self) -> tuple[float, ...]:
         """The threshold that final scores had to pass.
 
-        Not where class scores are multiplied by a centerness after the threshold: candidates then lie below it, and it says
+        Not where class scores are multiplied by a centerness after the threshold: candidates then lie below it, and
+        it says
         nothing about final scores.
         """
         threshold = self.cfg.get('score_thr')

@@ -86,7 +86,9 @@ class SemanticSegmentation(BaseTask):
     def answer(self, outputs: Mapping[str, np.ndarray], index: int = 0) -> SegMap:
         return SegMap(outputs['seg_map'][index])
 
-    def compare(self, sample: Sample, reference: SegMap, answer: SegMap, tolerance: Tolerance, evidence: Any) -> Comparison:
+    def compare(
+        self, sample: Sample, reference: SegMap, answer: SegMap, tolerance: Tolerance, evidence: Any
+    ) -> Comparison:
         return compare_seg_map(reference, answer, tolerance, evidence, num_classes=self.num_classes)
 
     def data_sample(self, sample: Sample, answer: SegMap) -> Any:

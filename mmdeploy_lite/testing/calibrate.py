@@ -1,13 +1,13 @@
 """Random weights that answer differently for different images.
 
-Freshly initialized, a network gives every box about the same score, and no fault shows. One forward pass that rescales each
+Freshly initialized, a network gives every box about the same score, and no fault shows. One forward pass that
+rescales each
 layer to unit output spread on its first call gives any architecture outputs that depend on the image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,36 +104,99 @@ def _looks_like_classifier(name: str) -> bool:
     ) and 'centerness' not in last
 
 
-def shift_classes(model: nn.Module, shift: float) -> None:
-    """Add ``shift`` to every class score before its sigmoid or softmax, in place: the score threshold moved, and the config not.
+@dataclass(frozen=True)
+class _ScoreLayer:
+    """A layer that gives the class scores which a threshold reads."""
 
-    Of a softmax the background, its last class, stays; so do a region proposal network and centerness, which no threshold reads.
+    layer: nn.Module
+    num_outputs: int
+    """Per anchor: the classes and, before a softmax, the background, which comes last."""
+    softmax: bool
 
-    Args:
-        model: calibrated.
-        shift: added to the biases of the layers that give class scores.
-    """
+    @property
+    def bias(self) -> Tensor:
+        """(anchors, classes): a view that can be changed; without the background."""
+        bias = self.layer.bias.data.view(-1, self.num_outputs)
+        return bias[:, :-1] if self.softmax else bias
+
+    def rows(self, output: Tensor) -> Tensor:
+        """(rows, anchors, classes and background) of what the layer returned."""
+        rows = output.movedim(1, -1) if isinstance(self.layer, nn.Conv2d) else output
+        return rows.reshape(-1, rows.shape[-1] // self.num_outputs, self.num_outputs)
+
+    def shift_below(self, rows: Tensor, log_odds: Tensor) -> Tensor:
+        """(anchors, classes): what brings the best log-odds of each class to ``log_odds``, or below."""
+        if not self.softmax:
+            return log_odds - rows.amax(dim=0)
+        # every class counts in the odds of the others: towards it in small steps, and at last all down by what is too much
+        shift = torch.zeros_like(rows[0, :, :-1])
+        for step in [*[0.5] * 30, None]:
+            classes = rows[..., :-1] + shift
+            odds = torch.cat([classes, rows[..., -1:]], dim=-1).softmax(-1)[..., :-1].logit().amax(dim=0)
+            missing = log_odds - odds
+            shift = shift + (missing.clamp(max=0) if step is None else missing * step)
+        return shift
+
+
+def _score_layers(model: nn.Module) -> list[_ScoreLayer]:
+    """Of the last stage: not those of a region proposal network, nor objectness, which no threshold reads alone."""
     modules = dict(model.named_modules())
+    found = []
     for name, layer in modules.items():
-        if not isinstance(layer, _LAYERS) or not _looks_like_classifier(name) or 'rpn_head' in name or layer.bias is None:
+        if not isinstance(layer, (nn.Conv2d, nn.Linear)) or not _looks_like_classifier(name) or layer.bias is None:
+            continue
+        if 'rpn_head' in name or 'obj' in name.split('.')[-2 if name[-1].isdigit() else -1]:
             continue
         parts = name.split('.')
         owners = (modules['.'.join(parts[:depth])] for depth in range(len(parts) - 1, -1, -1))
         head = next((owner for owner in owners if hasattr(owner, 'loss_cls')), None)
-        bias = layer.bias.data
-        if head is not None and not getattr(head.loss_cls, 'use_sigmoid', False):
-            bias = bias.view(-1, head.num_classes + 1)[:, :-1]
-        bias += shift
+        softmax = head is not None and not getattr(head.loss_cls, 'use_sigmoid', False)
+        outputs = len(layer.bias) if head is None else head.num_classes + softmax
+        found.append(_ScoreLayer(layer, outputs, softmax))
+    return found
 
 
-@contextmanager
-def shifted_classes(model: nn.Module, shift: float) -> Iterator[None]:
-    """:func:`shift_classes`, undone on exit."""
-    shift_classes(model, shift)
+def shift_classes(model: nn.Module, shift: float) -> None:
+    """Add ``shift`` to every class score before its sigmoid or softmax, in place: the score threshold moved, and the
+    config not.
+
+    Of a softmax the background stays; so do a region proposal network and objectness, which no threshold reads.
+    """
+    for scores in _score_layers(model):
+        scores.bias.add_(shift)
+
+
+def silence(model: nn.Module, run: Callable[[], Any], threshold: float, margin: float = 0.02) -> None:
+    """Shift the bias of each class, in place, until no class passes the threshold on an image.
+
+    Each class by its own amount: its best score on this image then lies just below the threshold, and on another
+    image every class
+    that responds more strongly to something passes. One shift for all classes does not do with random weights: the
+    best of many
+    thousand scores is nearly as high on a gray image as on any other, wherever a normalization follows the image's
+    contrast.
+
+    Args:
+        model: calibrated.
+        run: one forward pass on the image that must not be detected in.
+        threshold: probability that a class score must pass.
+        margin: of log-odds, how far below it the best stays.
+    """
+    layers = _score_layers(model)
+    seen: dict[nn.Module, list[Tensor]] = {scores.layer: [] for scores in layers}
+    handles = [
+        layer.register_forward_hook(lambda module, args, output: seen[module].append(output)) for layer in seen
+    ]
     try:
-        yield
+        with torch.no_grad():
+            run()
     finally:
-        shift_classes(model, -shift)
+        for handle in handles:
+            handle.remove()
+    wanted = torch.logit(torch.tensor(threshold)) - margin
+    for scores in layers:
+        if outputs := seen[scores.layer]:
+            scores.bias.add_(scores.shift_below(torch.cat([scores.rows(output) for output in outputs]), wanted))
 
 
 def distinct_scores(scores: np.ndarray) -> int:

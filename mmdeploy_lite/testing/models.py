@@ -1,8 +1,8 @@
-"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in."""
+"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,13 @@ import numpy as np
 from ..errors import DeployError
 from ..loading import LoadedModel, build_model, load_config, use_scope
 from ..tasks import BaseTask, Sample, TestPipeline, find_test_pipeline, infer_task
-from .calibrate import Calibration, calibrate, distinct_scores, shift_classes
+from .calibrate import Calibration, calibrate, distinct_scores, silence
 from .images import empty, scene
 
 SCALE = (384, 256)
-"""(longer, shorter) side in pixels that images are resized to at most: large enough for every level of a pyramid to matter."""
+"""(longer, shorter) side in pixels that images are resized to at most: large enough for every level of a pyramid to
+matter.
+"""
 
 
 class UnfitModelError(DeployError):
@@ -100,67 +102,43 @@ def shrink_pipeline(steps: Sequence[Mapping[str, Any]], scale: tuple[int, int]) 
     return shrunk
 
 
-@dataclass
-class BusyAndQuiet:
-    """Two images between which the score threshold lies.
+def find_busy(
+    model: TestModel, samples: Sequence[Sample], quiet: Sample | None, more_than: int = 20, distinct: int = 20
+) -> Sample:
+    """Shift a detector's class scores, in place, so that it finds nothing in one image and much in another.
 
-    Attributes:
-        busy: many detections.
-        quiet: none; None for a model that always answers as many (DETR).
-        shift: that was added to the class scores before the sigmoid or softmax.
-    """
-
-    busy: Sample
-    quiet: Sample | None
-    shift: float
-
-
-def find_busy_and_quiet(
-    model: TestModel, samples: Sequence[Sample], more_than: int = 20, distinct: int = 20, rounds: int = 12
-) -> BusyAndQuiet:
-    """Shift the bias of a detector's class scores, in place, until one image has many detections and another none.
-
-    Both are asserted in PyTorch here, and that the scores of the many are not all the same: a comparison of nothing with nothing
+    Both are asserted in PyTorch here, and that the scores of the many are not all the same: a comparison of nothing
+    with nothing
     proves nothing.
 
     Args:
         model: a detector.
-        samples: the images to choose from.
-        more_than: this many detections the one image must have.
-        distinct: so many of its scores must differ from each other.
-        rounds: give up after so many shifts.
+        samples: images to find much in.
+        quiet: the image to find nothing in; None for a model that always answers as many (DETR).
+        more_than: so many detections, and one more.
+        distinct: so many of their scores must differ from each other.
+
+    Returns:
+        The one of ``samples`` with the most detections.
 
     Raises:
-        UnfitModelError: no such shift was found.
+        UnfitModelError: it is not so.
     """
     task, threshold = model.task, score_threshold(model)
-    shift, found = 0.0, {}
-    quiet = None
-    for _ in range(rounds):
-        scores = [_scores(task, sample) for sample in samples]
-        busy = max(range(len(samples)), key=lambda index: (len(scores[index]), *scores[index][:1]))
-        found = {sample.name: len(values) for sample, values in zip(samples, scores, strict=True)}
-        enough = len(scores[busy]) > more_than and distinct_scores(scores[busy]) >= distinct
+    if quiet is not None:
         if threshold is None:
-            if enough:
-                return BusyAndQuiet(samples[busy], None, shift)
-            break
-        if any(len(values) for values in scores):
-            quiet = min(range(len(samples)), key=lambda index: float(max(scores[index], default=0)))
-        if enough and not len(scores[quiet]):
-            return BusyAndQuiet(samples[busy], samples[quiet], shift)
-        if quiet is None:
-            step = 2.0
-        elif len(scores[quiet]):
-            step = _logit(threshold) - _logit(float(scores[quiet].max())) - 0.02
-        else:
-            step = 0.3
-        shift_classes(task.model, step)
-        shift += step
-    raise UnfitModelError(
-        f'no shift of the class scores gives one image more than {more_than} detections of {distinct} different scores and another'
-        f' none; at {shift:+.2f} the images have {found}. Try another seed, or other images'
-    )
+            raise UnfitModelError('the test config has no score_thr: the model answers as much for every image')
+        silence(task.model, lambda: task.test_step(quiet), threshold)
+        if count := len(_scores(task, quiet)):
+            raise UnfitModelError(f'{quiet.name} still has {count} detections above {threshold:g}')
+    scores = {sample.name: _scores(task, sample) for sample in samples}
+    busy = max(samples, key=lambda sample: len(scores[sample.name]))
+    if len(scores[busy.name]) <= more_than or distinct_scores(scores[busy.name]) < distinct:
+        counts = {name: (len(values), distinct_scores(values)) for name, values in scores.items()}
+        raise UnfitModelError(
+            f'no image has more than {more_than} detections of {distinct} different scores, but {counts}; try another seed'
+        )
+    return busy
 
 
 def score_threshold(model: TestModel) -> float | None:
@@ -172,8 +150,3 @@ def score_threshold(model: TestModel) -> float | None:
 
 def _scores(task: BaseTask, sample: Sample) -> np.ndarray:
     return task.test_step(sample).pred_instances.scores.float().cpu().numpy()
-
-
-def _logit(probability: float) -> float:
-    probability = min(max(probability, 1e-6), 1 - 1e-6)
-    return math.log(probability / (1 - probability))

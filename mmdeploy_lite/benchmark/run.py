@@ -1,0 +1,180 @@
+"""One model: PyTorch, its exported file, the bare network, other files, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from ..errors import BackendError, UnsupportedError
+from ..export.optimize import optimize
+from ..export.preprocess import InGraphPreprocess
+from ..export.torchscript import TorchScriptExporter
+from ..export.tracing import ExportState, exporting
+from ..registry import REWRITERS
+from ..rewriting import RewriteContext, build_rewriters
+from ..tasks import BaseTask, Sample
+from .bare import BareNetwork
+from .files import file_runner
+from .measure import Timing, interleave
+
+
+@dataclass
+class Benchmark:
+    """What was measured.
+
+    Attributes:
+        model: name of the config.
+        shape: (h, w) of the image as the network gets it.
+        threads: of PyTorch and of ONNX Runtime.
+        runs: rounds.
+        rows: per side: ``name``, ``median_ms``, ``spread``, ``ratio_to_bare``, ``ratio_to_pytorch``, and of files
+            ``mb``, ``nodes``,
+            ``peak_mb``.
+    """
+
+    model: str
+    shape: tuple[int, int]
+    threads: int
+    runs: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain json types."""
+        return dict(model=self.model, shape=list(self.shape), threads=self.threads, runs=self.runs, rows=self.rows)
+
+    def save(self, path: Path) -> None:
+        """Write it as json."""
+        path.write_text(json.dumps(self.to_dict(), indent=2) + '\n', encoding='utf-8')
+
+
+def benchmark(
+    name: str,
+    task: BaseTask,
+    sample: Sample,
+    path: Path,
+    rewriters: Mapping[str, dict],
+    threads: int = 2,
+    runs: int = 20,
+    peers: Sequence[Path] = (),
+    step: Callable[[], None] = lambda: None,
+) -> Benchmark:
+    """Measure one model.
+
+    Args:
+        name: of the model.
+        task: with the model.
+        sample: the image.
+        path: the exported file.
+        rewriters: the configs it was exported with; the bare network is exported with them too.
+        threads: of PyTorch and of ONNX Runtime.
+        runs: rounds.
+        peers: other ONNX files with one image-sized input.
+        step: called after each round.
+    """
+    torch.set_num_threads(threads)
+    feeds = task.feeds([sample])
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Path(folder, 'bare.onnx')
+        export_bare(task, sample, bare, rewriters)
+        files = {'exported file': path, 'bare network': bare, **{f'peer {peer.name}': peer for peer in peers}}
+        sides: dict[str, Callable[[], object]] = {'PyTorch': lambda: task.test_step(sample)}
+        with contextlib.suppress(RuntimeError):
+            sides['PyTorch channels_last, inference_mode'] = _channels_last(task, sample)
+        for title, file in files.items():
+            sides[title] = file_runner(file, feeds, threads)
+        timings = interleave(sides, runs, step=step)
+        result = Benchmark(name, sample.shape, threads, runs)
+        limit = next(timing for timing in timings if timing.name == 'bare network')
+        for timing in timings:
+            result.rows.append(_row(timing, limit, timings[0], files.get(timing.name), feeds, threads))
+    return result
+
+
+def _row(
+    timing: Timing, limit: Timing, eager: Timing, file: Path | None, feeds: Mapping[str, np.ndarray], threads: int
+) -> dict[str, Any]:
+    row = dict(
+        name=timing.name,
+        median_ms=round(timing.median * 1e3, 2),
+        spread=round(timing.spread, 3),
+        ratio_to_bare=round(timing.median / limit.median, 3),
+        ratio_to_pytorch=round(timing.median / eager.median, 3),
+    )
+    if file is not None:
+        row.update(
+            mb=round(file.stat().st_size / 1e6, 2),
+            nodes=len(onnx.load(str(file), load_external_data=False).graph.node),
+            peak_mb=peak_memory(file, feeds, threads),
+        )
+    return row
+
+
+def export_bare(task: BaseTask, sample: Sample, path: Path, rewriters: Mapping[str, dict]) -> None:
+    """Export the bare network at the size of ``sample``.
+
+    Raises:
+        UnsupportedError: the model has no head that can be run by itself.
+    """
+    wrapper = BareNetwork(task.model, InGraphPreprocess(task.preprocess_spec), task.rescale).eval()
+    image = torch.from_numpy(task.feeds([sample])['image'])
+    with RewriteContext(build_rewriters(rewriters, REWRITERS)), exporting(ExportState()), torch.no_grad():
+        try:
+            count = len(wrapper(image))
+        except (AttributeError, TypeError) as error:
+            raise UnsupportedError(
+                f'{type(task.model).__name__} has no bare network to compare with: {error}'
+            ) from error
+        graph = TorchScriptExporter().export(wrapper, [image], ['image'], [f'raw_{i}' for i in range(count)], {})
+    onnx.save(optimize(graph.model), str(path))
+
+
+def _channels_last(task: BaseTask, sample: Sample) -> Callable[[], object]:
+    import copy
+
+    other = copy.copy(task)
+    other.model = copy.deepcopy(task.model).to(memory_format=torch.channels_last)
+
+    def run() -> object:
+        with torch.inference_mode():
+            return other.test_step(sample)
+
+    run()
+    return run
+
+
+def peak_memory(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> float:
+    """MB that a process of its own needs at most to load a file and run it twice, without what Python and ONNX
+    Runtime need.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = Path(folder, 'feeds.npz')
+        np.savez(arrays, **feeds)
+        command = [sys.executable, '-m', 'mmdeploy_lite.benchmark.memory', str(path), str(arrays), str(threads)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BackendError(f'{path} could not be run by itself: {done.stderr.strip().splitlines()[-1]}')
+    return float(done.stdout)
+
+
+def table_rows(result: Benchmark) -> Iterator[list[str]]:
+    """The rows of a table: name, median, spread, ratios, size, nodes, memory."""
+    for row in result.rows:
+        yield [
+            row['name'],
+            f'{row["median_ms"]:.1f} ms',
+            f'±{row["spread"]:.0%}',
+            f'{row["ratio_to_bare"]:.2f}',
+            f'{row["ratio_to_pytorch"]:.2f}',
+            *(str(row.get(key, '')) for key in ('mb', 'nodes', 'peak_mb')),
+        ]

@@ -1,0 +1,169 @@
+"""Exporting for any image size where the model allows it, else for one."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from ..check.images import other_sizes
+from ..check.verify import Verification, verify
+from ..deploy_config import DeployConfig
+from ..errors import AuditError, ConfigError
+from ..loading import LoadedModel
+from ..progress import Stages
+from ..registry import BACKENDS, EXPORTERS, REWRITERS
+from ..rewriting import build_rewriters
+from ..tasks import BaseTask, Sample, TestPipeline, fix_shape
+from ..workdir import save_model
+from .allowed import allowed_lines
+from .build import BuiltGraph, build_graph
+from .describe import describe
+from .metadata import write_metadata
+
+
+@dataclass
+class Attempt:
+    """One export, compared.
+
+    Attributes:
+        graph: that was written.
+        verification: how it compares.
+        samples: the images it was compared on, in the order of the comparisons.
+        reason: why height and width are fixed; None where they are dynamic.
+    """
+
+    graph: BuiltGraph
+    verification: Verification
+    samples: list[Sample]
+    reason: str | None
+
+
+@dataclass
+class Exporting:
+    """What all attempts have in common.
+
+    Attributes:
+        task: that is exported.
+        loaded: its model.
+        settings: of the deployment.
+        steps: the test pipeline as the config has it.
+        path: that the graph is written to.
+        stages: times and shows.
+    """
+
+    task: BaseTask
+    loaded: LoadedModel
+    settings: DeployConfig
+    steps: Sequence[Mapping[str, Any]]
+    path: Path
+    stages: Stages
+
+    def run(self, samples: list[Sample], reason: str | None) -> Attempt:
+        """Export with dynamic height and width, or fixed ones where there is a reason or it turns out to be needed.
+
+        Args:
+            samples: the images; the first is traced.
+            reason: why the size has to be fixed; None where it may be dynamic.
+
+        Raises:
+            DeployError: see :func:`build_graph`.
+        """
+        if reason is None:
+            attempt, reason = self._try_dynamic(samples)
+            if attempt is not None:
+                return attempt
+        return self._attempt(self._of_one_size(samples), reason)
+
+    def _try_dynamic(self, samples: list[Sample]) -> tuple[Attempt | None, str | None]:
+        """A file of any height and width, or None and the reason why the size has to be fixed."""
+        others = self._at_other_sizes(samples[0])
+        if not others:
+            return None, 'the model itself runs at no other size'
+        try:
+            attempt = self._attempt([*samples, *others], None)
+        except AuditError as error:
+            return None, str(error).splitlines()[1].strip(' -')
+        bad = [
+            (check, sample)
+            for check, sample in zip(attempt.verification.checks, attempt.samples, strict=True)
+            if not check.comparison.equal
+        ]
+        if not bad or any(sample.shape == samples[0].shape for _, sample in bad):
+            return attempt, None  # equal, or unequal at the traced size too: not a matter of size
+        comparison = bad[0][0].comparison
+        why = (comparison.reasons or ['no reason given'])[0]
+        return None, f'with a dynamic size, {bad[0][0].image} is {comparison.verdict}: {why}'
+
+    def _attempt(self, samples: list[Sample], reason: str | None) -> Attempt:
+        """Export, write, load and compare once."""
+        task, dynamic = self.task, reason is None
+        same_size = [sample for sample in samples if sample.shape == samples[0].shape]
+        with self.stages.stage('export', note='height and width dynamic' if dynamic else 'height and width fixed'):
+            graph = build_graph(
+                task,
+                [*same_size[: task.batch_size], *same_size[-task.batch_size :]],
+                build_from(EXPORTERS, self.settings.exporter),
+                build_rewriters(self.settings.rewriters, REWRITERS),
+                self.settings.required,
+                dynamic,
+                allowed_lines(self.settings.audit.get('allow', ())),
+                self.settings.optimize,
+            )
+            write_metadata(graph.model, describe(task, self.loaded, samples[0], reason))
+            save_model(graph.model, self.path)
+        session = build_from(BACKENDS, self.settings.backend).load(self.path)
+        with self.stages.stage('check', total=len(samples)) as step:
+            found = verify(task, session, samples, task.tolerance, dynamic, step)
+        return Attempt(graph, found, samples, reason)
+
+    def _of_one_size(self, samples: Sequence[Sample]) -> list[Sample]:
+        """For a file of fixed size: images that come out differently are resized to the first one's original size."""
+        height, width = samples[0].image.shape[:2]
+        return [
+            sample
+            if sample.shape == samples[0].shape
+            else self.task.prepare(f'{sample.name} (as {width}x{height})', cv2.resize(sample.image, (width, height)))
+            for sample in samples
+        ]
+
+    def _at_other_sizes(self, sample: Sample) -> list[Sample]:
+        """The first image at other sizes of ``image``, those that PyTorch itself can run."""
+        samples = []
+        for shape in other_sizes(sample.shape):
+            resized = copy.copy(self.task)
+            resized.pipeline = TestPipeline(fix_shape(self.steps, shape))
+            candidate = resized.prepare(f'{sample.name} (at {shape[1]}x{shape[0]})', sample.image)
+            try:
+                self.task.test_step(candidate)
+            except (RuntimeError, AssertionError, ValueError):
+                continue
+            samples.append(candidate)
+        return samples
+
+
+def build_from(registry: Any, config: Mapping[str, Any]) -> Any:
+    """Build ``dict(type='Name', **kwargs)``.
+
+    Raises:
+        ConfigError: an unknown type, or arguments it does not take.
+    """
+    for location in registry._locations:
+        importlib.import_module(location)
+    config = dict(config)
+    kind = config.pop('type', None)
+    cls = registry.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        known = ', '.join(sorted(registry.module_dict))
+        raise ConfigError(
+            f"'{kind}' is not in the {registry.name} registry; known are {known}. Add your own with custom_imports"
+        )
+    try:
+        return cls(**config)
+    except TypeError as error:
+        raise ConfigError(f'{kind} cannot take {config}: {error}') from error

@@ -1,0 +1,91 @@
+"""A file in words: its metadata, and the facts that the report names."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from .. import __version__
+from ..check.report import FileFacts
+from ..deploy_config import plain_dict
+from ..loading import LoadedModel
+from ..tasks import BaseTask, Sample
+from .metadata import plain
+
+
+def describe(task: BaseTask, loaded: LoadedModel, sample: Sample, reason: str | None) -> dict[str, Any]:
+    """The file's metadata: what a runtime needs to know, and what it was made from.
+
+    Args:
+        task: that was exported.
+        loaded: its model.
+        sample: the image that was traced.
+        reason: why height and width are fixed; None where they are not.
+    """
+    meta = loaded.dataset_meta or {}
+    height, width = sample.shape
+    shapes: dict[str, Any] = {'dynamic': reason is None}
+    if reason is not None:
+        shapes.update(height=height, width=width, reason=f'the size is fixed: {reason}')
+    return {
+        'task': task.name,
+        'codebase': task.codebase,
+        'classes': list(meta.get('classes') or []),
+        'palette': plain(meta.get('palette') or []),
+        'pipeline': plain(task.pipeline.steps),
+        'preprocess': plain(task.preprocess_spec.to_dict()),
+        'inputs': task.input_names,
+        'outputs': {name: list(dims) for name, dims in task.output_shapes().items()},
+        'rescale': task.rescale,
+        'dtype': task.dtype,
+        'shapes': shapes,
+        'test_cfg': plain(plain_dict(dict(getattr(task.model, 'test_cfg', None) or {}))),
+        'versions': versions(),
+        'config_sha256': hashlib.sha256(loaded.cfg.pretty_text.encode()).hexdigest(),
+        'checkpoint_sha256': loaded.checkpoint_sha256,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that had a part in it and are installed."""
+    found = {'mmdeploy_lite': __version__}
+    for name in ('torch', 'onnx', 'onnxruntime', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'numpy'):
+        try:
+            found[name] = importlib.import_module(name).__version__
+        except ImportError:
+            continue
+    return found
+
+
+def file_facts(model: onnx.ModelProto, path: Path) -> FileFacts:
+    """Inputs, outputs, size and number of nodes of a file.
+
+    Args:
+        model: its graph.
+        path: where it is.
+    """
+
+    def values(entries: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                'name': entry.name,
+                'dtype': np.dtype(onnx.helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)).name,
+                'shape': [dim.dim_param or dim.dim_value for dim in entry.type.tensor_type.shape.dim],
+            }
+            for entry in entries
+        ]
+
+    opset = next(entry.version for entry in model.opset_import if entry.domain in ('', 'ai.onnx'))
+    return FileFacts(
+        path=str(path),
+        bytes=path.stat().st_size,
+        inputs=values(model.graph.input),
+        outputs=values(model.graph.output),
+        opset=opset,
+        nodes=len(model.graph.node),
+    )

@@ -1,0 +1,67 @@
+"""Where the results go: nothing half-written, whatever happens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+from mmengine.config import Config
+
+from .errors import WorkDirError
+
+
+def open_work_dir(work_dir: str | Path | None, cfg: Config) -> Path:
+    """Make the work dir: the one given, or ``work_dirs/<config name>``.
+
+    Raises:
+        WorkDirError: it cannot be made or written.
+    """
+    folder = Path(work_dir) if work_dir is not None else Path('work_dirs', Path(cfg.filename).stem)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f'.writable.{os.getpid()}'
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise WorkDirError(
+            f'the work dir {folder} cannot be written: {error.strerror}; choose another with --work-dir'
+        ) from error
+    return folder
+
+
+class TemporaryFile:
+    """A name for the file while it is not known to be equal; gone afterwards, whatever happens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f'.model.{os.getpid()}.onnx'
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> None:
+    """Write a graph; the same graph always gives the same bytes.
+
+    Raises:
+        WorkDirError: it cannot be written.
+    """
+    try:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+    except OSError as error:
+        raise WorkDirError(f'{path} cannot be written: {error.strerror}') from error
+
+
+def put_in_place(source: Path, target: Path) -> None:
+    """Rename a finished file to its name; whoever reads the name sees the old file or the new one, whole.
+
+    Raises:
+        WorkDirError: it cannot be renamed.
+    """
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        raise WorkDirError(f'{target} cannot be written: {error.strerror}') from error
