@@ -12,6 +12,7 @@ deploy = dict(
         delta2bbox=dict(type='Delta2BBox'),
         distance2bbox=dict(type='Distance2BBox'),
         scale_boxes=dict(type='ScaleBoxes'),
+        detr_pre_transformer=dict(type='DETRPreTransformer'),
         roi_head_predict=dict(type='RoIHeadPredict'),
         split_of_one=dict(type='SplitOfOne'),
         roi_extractor=dict(type='SingleRoIExtractor'),
