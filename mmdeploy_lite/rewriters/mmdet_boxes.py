@@ -23,7 +23,8 @@ def clip_boxes(boxes: Tensor, max_shape: Sequence[Any] | Tensor) -> Tensor:
         max_shape: (h, w, ...), Python or traced numbers.
     """
     height, width = max_shape[0], max_shape[1]
-    x1, y1, x2, y2 = boxes.reshape(*boxes.shape[:-1], -1, 4).unbind(-1)
+    # the number of groups, not -1, which is ambiguous for no boxes
+    x1, y1, x2, y2 = boxes.reshape(*boxes.shape[:-1], python_shape(boxes)[-1] // 4, 4).unbind(-1)
     clipped = torch.stack([_clip(x1, width), _clip(y1, height), _clip(x2, width), _clip(y2, height)], dim=-1)
     return clipped.reshape(boxes.shape)
 
@@ -36,7 +37,11 @@ def _clip(values: Tensor, upper: Any) -> Tensor:
 
 @REWRITERS.register_module()
 class Delta2BBox(FunctionRewriter):
-    """Decodes with the original and clips afterwards, out of place."""
+    """Decodes with the original and clips afterwards, out of place.
+
+    One row more than there are boxes is decoded: the original's early return for none would be frozen, and what comes after it,
+    ``reshape(n, -1)``, is no shape that ONNX has for n = 0.
+    """
 
     target = 'mmdet.models.task_modules.coders.delta_xywh_bbox_coder.delta2bbox'
 
@@ -53,7 +58,8 @@ class Delta2BBox(FunctionRewriter):
         add_ctr_clamp: bool = False,
         ctr_clamp: int = 32,
     ) -> Tensor:
-        boxes = origin(rois, deltas, means, stds, None, wh_ratio_clip, clip_border, add_ctr_clamp, ctr_clamp)
+        rois, deltas = (torch.cat([rows, rows.new_zeros(1, python_shape(rows)[1])]) for rows in (rois, deltas))
+        boxes = origin(rois, deltas, means, stds, None, wh_ratio_clip, clip_border, add_ctr_clamp, ctr_clamp)[:-1]
         return clip_boxes(boxes, max_shape) if clip_border and max_shape is not None else boxes
 
 
@@ -64,9 +70,13 @@ class Distance2BBox(FunctionRewriter):
     target = 'mmdet.structures.bbox.transforms.distance2bbox'
 
     def __call__(self, origin: Callable, points: Tensor, distance: Tensor, max_shape: Any = None) -> Tensor:
-        if max_shape is None or (isinstance(max_shape, Sequence) and isinstance(max_shape[0], Sequence)):
-            return origin(points, distance, max_shape)  # a shape per image: the original does not write into slices then
+        if max_shape is None or _is_per_image(max_shape):  # the original does not write into slices then
+            return origin(points, distance, max_shape)
         return clip_boxes(origin(points, distance), max_shape)
+
+
+def _is_per_image(max_shape: Any) -> bool:
+    return max_shape.dim() == 2 if isinstance(max_shape, Tensor) else isinstance(max_shape[0], Sequence)
 
 
 @REWRITERS.register_module()
