@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from ..export.shapes import python_int, python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -52,7 +53,8 @@ class SplitOfOne(FunctionRewriter):
 
     def __call__(self, origin: Callable, tensor: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         if isinstance(split_size, (tuple, list)) and len(split_size) == 1:
-            return (tensor,)
+            if python_int(split_size[0]) == python_shape(tensor)[dim]:
+                return (tensor,)
         return origin(tensor, split_size, dim)
 
 

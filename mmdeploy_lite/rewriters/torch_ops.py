@@ -13,7 +13,10 @@ from torch import Tensor
 from ..export.operators import squeeze
 from ..export.shapes import python_shape, static_size
 from ..registry import REWRITERS
-from ..rewriting import FunctionRewriter
+from ..rewriting import FunctionRewriter, RewriteContext
+
+
+_SWAPPING = (__name__, RewriteContext.__module__)
 
 
 @REWRITERS.register_module()
@@ -28,7 +31,9 @@ class NotInOnnxExport(FunctionRewriter):
     target = 'torch.onnx.is_in_onnx_export'
 
     def __call__(self, origin: Callable) -> bool:
-        caller = sys._getframe(2).f_globals.get('__name__', '')
+        frame = sys._getframe(1)
+        while (caller := frame.f_globals.get('__name__', '')) in _SWAPPING:  # of enclosing contexts too
+            frame = frame.f_back
         return origin() if caller == 'torch' or caller.startswith('torch.') else False
 
 
@@ -46,6 +51,8 @@ class Squeeze(FunctionRewriter):
     def __call__(self, origin: Callable, input: Tensor, dim: Any = None) -> Tensor:
         shape = python_shape(input)
         dims = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
+        if not all(-len(shape) <= axis < len(shape) for axis in dims):
+            return origin(input, dim)  # which says what is wrong
         axes = sorted({axis % len(shape) for axis in dims} if shape else ())
         axes = [axis for axis in axes if shape[axis] == 1]
         return squeeze(input, axes) if axes else input
