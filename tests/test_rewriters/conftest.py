@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
 from mmdeploy_lite.export import ExportState, TorchScriptExporter, exporting
 from mmdeploy_lite.export.allowed import ALLOWED, unknown_warnings
 from mmdeploy_lite.registry import REWRITERS
@@ -124,8 +125,6 @@ def arrays(outputs: Any) -> list[np.ndarray]:
 @pytest.fixture(scope='session')
 def traced() -> type[Traced]:
     """Traces a function with rewriters in place, and compares it with the original: see :class:`Traced`."""
-    import mmdeploy_lite.ops  # noqa: F401
-
     return Traced
 
 
