@@ -74,7 +74,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--unsafe-checkpoint',
         action='store_true',
-        help='unpickle whatever the checkpoint holds: a checkpoint from elsewhere can then run any code on this machine',
+        help='unpickle whatever the checkpoint holds: one from elsewhere can then run any code on this machine',
     )
 
 

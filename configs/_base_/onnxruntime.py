@@ -3,8 +3,10 @@
 deploy = dict(
     exporter=dict(type='TorchScriptExporter', opset=17),
     backend=dict(type='ONNXRuntimeBackend', providers=['CPUExecutionProvider']),
-    input=dict(dtype='float32', shape=None, batch_size=1),  # shape: None keeps height and width dynamic where the model allows
-    rescale=True,  # answers in original pixels; False: in pixels of `image`, without the inputs scale_factor and ori_shape
+    # shape: (h, w) of `image`, fixed in the graph; None keeps height and width dynamic where the model allows
+    input=dict(dtype='float32', shape=None, batch_size=1),
+    # True: answers in original pixels. False: in pixels of `image`, without the inputs scale_factor and ori_shape
+    rescale=True,
     optimize=True,
     tolerance=dict(),  # see mmdeploy_lite/check/tolerance.py; a loosened one is named in the report
     rewriters=dict(

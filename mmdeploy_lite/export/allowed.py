@@ -42,25 +42,36 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
     AllowedLine('torch/nn/functional.py', '1.0 / float(E)', 'of attention: the number of channels'),
     AllowedLine('detr_head.py', 'len(cls_score)', 'the number of queries is fixed'),
-    AllowedLine('mmengine/structures/instance_data.py', 'len(', 'InstanceData only compares lengths; see len(results) of RPN'),
+    AllowedLine(
+        'mmengine/structures/instance_data.py', 'len(', 'InstanceData only compares lengths; see len(results) of RPN'
+    ),
     AllowedLine('mmengine/structures/pixel_data.py', '', 'PixelData only compares sizes'),
     AllowedLine('mmengine/structures/base_data_element.py', '', 'only looks at types'),
-    AllowedLine('delta_xywh_bbox_coder.py', 'if num_bboxes == 0', 'no anchors or proposals: all that follows is as empty'),
     AllowedLine(
-        'base_dense_head.py', 'results.bboxes.numel() > 0', 'the number of candidates is fixed; none at all stops the export'
+        'delta_xywh_bbox_coder.py', 'if num_bboxes == 0', 'no anchors or proposals: all that follows is as empty'
+    ),
+    AllowedLine(
+        'base_dense_head.py',
+        'results.bboxes.numel() > 0',
+        'the number of candidates is fixed; none at all stops the export',
     ),
     AllowedLine('rpn_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
     AllowedLine('yolox_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
     AllowedLine('mmseg/models/segmentors/base.py', 'if C > 1', _CHANNELS),
     AllowedLine('mmseg/models/segmentors/base.py', 'for i in range(batch_size)', 'the batch size is fixed'),
-    AllowedLine('rpn_head.py', '0 < nms_pre < scores.shape[0]', 'RPNPreselect leaves at most nms_pre anchors, at any image size'),
+    AllowedLine(
+        'rpn_head.py', '0 < nms_pre < scores.shape[0]', 'RPNPreselect leaves at most nms_pre anchors, at any image size'
+    ),
     AllowedLine('roi_head.py', 'if rois.shape[0] == 0', 'no proposals: RoIAlign and the heads then run on none'),
     AllowedLine('roi_head.py', 'if mask_rois.shape[0] == 0', 'no detections: the mask head then runs on none'),
     AllowedLine('roi_head.py', 'len(p) for p in proposals', 'of one image, the split by these numbers is the whole'),
-    AllowedLine('roi_head.py', 'len(res) for res in results_list', 'of one image, the split by these numbers is the whole'),
+    AllowedLine(
+        'roi_head.py', 'len(res) for res in results_list', 'of one image, the split by these numbers is the whole'
+    ),
     AllowedLine('roi_head.py', 'rois[i].shape[0] > 0', 'no proposals: the refined ones are as many'),
     AllowedLine('', "for s in img_meta['scale_factor']", 'a scale factor is two numbers, for every image'),
     AllowedLine('bbox_head.py', 'if roi.shape[0] == 0', 'no proposals: NMS then runs on none'),
+    AllowedLine('fcn_mask_head.py', 'if bboxes.shape[0] == 0', 'no detections: as many masks are pasted'),
     AllowedLine('bbox_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'),
 )
 
@@ -80,7 +91,8 @@ def allowed_lines(extra: Iterable[Mapping[str, Any]] = ()) -> list[AllowedLine]:
             lines.append(AllowedLine(**entry))
         except TypeError:
             raise ConfigError(
-                f'audit.allow has {dict(entry)}; each entry is dict(file=end of the path, line=part of the line, reason=why)'
+                f'audit.allow has {dict(entry)}; each entry is'
+                ' dict(file=end of the path, line=part of the line, reason=why)'
             ) from None
     return lines
 
@@ -92,14 +104,18 @@ def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[Allowe
     for warning in warnings:
         text = linecache.getline(warning.filename, warning.lineno).strip()
         statement = text + _continuation(warning.filename, warning.lineno)
-        if _only_raises(warning.filename, warning.lineno) or any(entry.allows(warning.filename, statement) for entry in allowed):
+        if _only_raises(warning.filename, warning.lineno) or any(
+            entry.allows(warning.filename, statement) for entry in allowed
+        ):
             continue
         found[warning.filename, warning.lineno] = f'{warning.filename}:{warning.lineno}: {text}'
     return list(found.values())
 
 
 def _only_raises(filename: str, lineno: int) -> bool:
-    """An ``if`` whose body is ``raise`` is an assertion: while tracing it did not raise, and what follows is the same."""
+    """An ``if`` whose body is ``raise`` is an assertion: while tracing it did not raise, and what follows is the
+    same.
+    """
     text = linecache.getline(filename, lineno).strip()
     following = linecache.getline(filename, lineno + 1).strip()
     return text.startswith('if ') and text.endswith(':') and following.startswith('raise ')

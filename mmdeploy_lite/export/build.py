@@ -126,6 +126,6 @@ def _guard(task: Any, context: RewriteContext) -> None:
     if sites is not None and len(sites) < len(wanted):
         raise NothingDetectedError(
             f'the test config asks for NMS in {", ".join(wanted)}, but only {len(sites)} of {len(wanted)} were recorded'
-            f' ({", ".join(sites) or "none"}): nothing reached the others while tracing. Export on an image that shows objects the'
-            ' model finds, with a trained checkpoint, or lower score_thr in the test config'
+            f' ({", ".join(sites) or "none"}): nothing reached the others while tracing. Export on an image that shows'
+            ' objects the model finds, with a trained checkpoint, or lower score_thr in the test config'
         )

@@ -30,6 +30,28 @@ _LOWEST = -3.0e38  # just above float32's lowest, so that only REJECTED and NaN 
 _UNLIMITED = 2**31 - 1
 
 
+def _forget_sizes(g: Any, value: Any, dtype_of: Any, sizes: list[int | None]) -> Any:
+    """``value`` with sizes that the exporter knows only where they are given.
+
+    It takes the sizes of this one image for known where its shape inference cannot follow, and what is computed from
+    them becomes
+    a constant: the key length of attention in SegFormer, the number of boxes behind NMS. Only a node of its own is
+    left alone.
+
+    Args:
+        g: the exporter's graph.
+        value: what an operator gave.
+        dtype_of: a value of the same dtype, or a dtype.
+        sizes: of ``value``; None where an image can change it.
+    """
+    kind = torch._C.TensorType.get().with_dtype(dtype_of) if isinstance(dtype_of, torch.dtype) else dtype_of.type()
+    unknown = kind.with_sizes(sizes)
+    value.setType(unknown)
+    value = g.op('Identity', value)
+    value.setType(unknown)
+    return value
+
+
 class _NonMaxSuppression(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -37,10 +59,16 @@ class _NonMaxSuppression(torch.autograd.Function):
     ) -> Tensor:
         from mmcv.ops import nms
 
+        traced = torch._C._get_tracing_state() is not None
         with tracing_paused():
             inds = (scores > score_threshold).nonzero().squeeze(1)
             if inds.numel():
                 inds = inds[nms(boxes[inds], scores[inds], iou_threshold)[1]]
+            elif traced:
+                # what is traced are operators, not values: the libraries return early where no box is left, and the
+                # heads that
+                # work on boxes would be missing in the graph
+                inds = inds.new_zeros(min(len(scores), 1))
             return inds[:max_num]
 
     @staticmethod
@@ -57,7 +85,7 @@ class _NonMaxSuppression(torch.autograd.Function):
             constant([score_threshold], torch.float32),
         )
         column = g.op('Constant', value_t=torch.tensor(2))
-        return g.op('Gather', selected, column, axis_i=1)
+        return _forget_sizes(g, g.op('Gather', selected, column, axis_i=1), torch.int64, [None])
 
 
 def non_max_suppression(
@@ -115,7 +143,7 @@ class _RoIAlign(torch.autograd.Function):
             return g.op('Constant', value_t=torch.tensor(value, dtype=torch.int64))
 
         batch = g.op('Cast', g.op('Gather', rois, constant(0), axis_i=1), to_i=7)  # 7: int64
-        return g.op(
+        aligned_features = g.op(
             'RoiAlign',
             features,
             g.op('Slice', rois, constant([1]), constant([5]), constant([1])),
@@ -127,6 +155,8 @@ class _RoIAlign(torch.autograd.Function):
             sampling_ratio_i=sampling_ratio,
             spatial_scale_f=spatial_scale,
         )
+        channels = features.type().sizes()[1] if features.type().sizes() else None
+        return _forget_sizes(g, aligned_features, features, [None, channels, *output_size])
 
 
 def roi_align(
@@ -158,16 +188,41 @@ def roi_align(
 
 class _Squeeze(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, axes: list[int]) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, axes: list[int], rank: int) -> Tensor:
         for axis in reversed(axes):
             tensor = torch.select(tensor, axis, 0)
         return tensor.clone()
 
     @staticmethod
-    def symbolic(g: Any, tensor: Any, axes: list[int]) -> Any:
-        return g.op('Squeeze', tensor, g.op('Constant', value_t=torch.tensor(axes, dtype=torch.int64)))
+    def symbolic(g: Any, tensor: Any, axes: list[int], rank: int) -> Any:
+        squeezed = g.op('Squeeze', tensor, g.op('Constant', value_t=torch.tensor(axes, dtype=torch.int64)))
+        return _forget_sizes(g, squeezed, tensor, [None] * rank)
 
 
 def squeeze(tensor: Tensor, axes: list[int]) -> Tensor:
     """Drop these axes, sorted and each of one element, as one ``Squeeze`` node."""
-    return _Squeeze.apply(tensor, axes)
+    return _Squeeze.apply(tensor, axes, tensor.dim() - len(axes))
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, axes: list[int], starts: list[int], ends: list[int]) -> Tensor:
+        for axis, start, end in zip(axes, starts, ends, strict=True):
+            tensor = torch.narrow(tensor, axis, start, end - start)
+        return tensor.clone()
+
+    @staticmethod
+    def symbolic(g: Any, tensor: Any, axes: list[int], starts: list[int], ends: list[int]) -> Any:
+        bounds = (g.op('Constant', value_t=torch.tensor(value, dtype=torch.int64)) for value in (starts, ends, axes))
+        return g.op('Slice', tensor, *bounds)
+
+
+def cut(tensor: Tensor, ranges: dict[int, tuple[int, int]]) -> Tensor:
+    """A part of a tensor as one ``Slice`` node; indexing makes a node, and a copy, of every axis.
+
+    Args:
+        tensor: of any shape.
+        ranges: per axis, start and end as Python ints.
+    """
+    axes = sorted(ranges)
+    return _Cut.apply(tensor, axes, [ranges[axis][0] for axis in axes], [ranges[axis][1] for axis in axes])

@@ -47,9 +47,9 @@ class PreprocessSpec:
         definer = next(base for base in type(preprocessor).__mro__ if 'forward' in base.__dict__)
         if definer.__name__ not in _KNOWN or definer.__module__.split('.')[0] not in ('mmengine', 'mmdet', 'mmseg'):
             raise UnsupportedError(
-                f'the data preprocessor {type(preprocessor).__name__} has a forward of its own ({definer.__module__}); only'
-                f' {", ".join(_KNOWN)} can be put in the graph. Do its work in the test pipeline, or set model.data_preprocessor.type'
-                ' to one of these'
+                f'the data preprocessor {type(preprocessor).__name__} has a forward of its own ({definer.__module__});'
+                f' only {", ".join(_KNOWN)} can be put in the graph. Do its work in the test pipeline, or set'
+                ' model.data_preprocessor.type to one of these'
             )
         mean, std = None, None
         if preprocessor._enable_normalize:

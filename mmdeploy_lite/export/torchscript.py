@@ -140,7 +140,8 @@ def explain(error: BaseException) -> str:
             f"        target = '{path}'\n\n"
             f'        def __call__(self, origin, {"head, " if owner is not None else ""}*args, **kwargs):\n'
             f'            ...\n\n'
-            f"and name it in the config: deploy = dict(rewriters=dict(mine=dict(type='My{name.strip('_').title().replace('_', '')}')))"
+            f'and name it in the config: '
+            f"deploy = dict(rewriters=dict(mine=dict(type='My{name.strip('_').title().replace('_', '')}')))"
         )
         break
     words = str(error).strip().splitlines() or ['']

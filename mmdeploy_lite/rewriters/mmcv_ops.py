@@ -62,16 +62,16 @@ class BatchedNMS(FunctionRewriter):
             return dets[accepted], inds[accepted]
         cfg = nms_arguments(nms_cfg)
         if python_shape(boxes)[-1] != 4:
-            raise UnsupportedError(f'NMS of boxes with {python_shape(boxes)[-1]} coordinates (rotated boxes) is not supported')
+            raise UnsupportedError(
+                f'NMS of boxes with {python_shape(boxes)[-1]} coordinates (rotated boxes) is not supported'
+            )
         accepted = scores > REJECTED
         agnostic = bool(cfg.get('class_agnostic', class_agnostic))
         apart = boxes + _class_offsets(boxes, idxs, accepted, cfg['split_thr'], agnostic)[:, None]
         # mmcv neither reorders the corners of a box of negative size nor lets it suppress anything: as a box of no area
         # it does not in ONNX
         apart = torch.cat([apart[:, :2], torch.maximum(apart[:, :2], apart[:, 2:] + cfg['offset'])], dim=1)
-        keep = non_max_suppression(
-            apart, scores, cfg['iou_threshold'], cfg['score_threshold'], cfg['max_num']
-        )
+        keep = non_max_suppression(apart, scores, cfg['iou_threshold'], cfg['score_threshold'], cfg['max_num'])
         return torch.cat([boxes[keep], scores[keep][:, None]], dim=-1), keep
 
 
@@ -98,14 +98,17 @@ def nms_arguments(nms_cfg: dict[str, Any]) -> dict[str, Any]:
     kind = kind if isinstance(kind, str) else getattr(kind, '__name__', repr(kind))
     if kind != 'nms':
         raise UnsupportedError(
-            f"the test config asks for nms type '{kind}'; only 'nms' can be exported exactly, and another is not put in its place."
-            " Override it if you accept other results: --cfg-options model.test_cfg.nms.type=nms"
+            f"the test config asks for nms type '{kind}'; only 'nms' can be exported exactly, and another"
+            ' is not put in its place. If you accept other results, override it:'
+            ' --cfg-options model.test_cfg.nms.type=nms'
         )
     if 'iou_thr' in cfg:  # mmcv's deprecated name
         cfg.setdefault('iou_threshold', cfg.pop('iou_thr'))
     known = {'iou_threshold', 'offset', 'score_threshold', 'max_num', 'split_thr', 'class_agnostic'}
     if unknown := set(cfg) - known:
-        raise UnsupportedError(f'the nms config {dict(nms_cfg)} has {sorted(unknown)}, which mmcv.ops.nms does not take')
+        raise UnsupportedError(
+            f'the nms config {dict(nms_cfg)} has {sorted(unknown)}, which mmcv.ops.nms does not take'
+        )
     if 'iou_threshold' not in cfg:
         raise UnsupportedError(f'the nms config {dict(nms_cfg)} has no iou_threshold')
     if not (cfg['score_threshold'] or 0) > 0:  # mmcv filters only then

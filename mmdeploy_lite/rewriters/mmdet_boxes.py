@@ -39,7 +39,8 @@ def _clip(values: Tensor, upper: Any) -> Tensor:
 class Delta2BBox(FunctionRewriter):
     """Decodes with the original and clips afterwards, out of place.
 
-    One row more than there are boxes is decoded: the original's early return for none would be frozen, and what comes after it,
+    One row more than there are boxes is decoded: the original's early return for none would be frozen, and what comes
+    after it,
     ``reshape(n, -1)``, is no shape that ONNX has for n = 0.
     """
 
@@ -88,7 +89,9 @@ class ScaleBoxes(FunctionRewriter):
     def __call__(self, origin: Callable, boxes: Any, scale_factor: Sequence[Any]) -> Any:
         if not isinstance(boxes, Tensor) or not any(isinstance(factor, Tensor) for factor in scale_factor):
             return origin(boxes, scale_factor)
-        factors = torch.stack([factor if isinstance(factor, Tensor) else torch.tensor(factor) for factor in scale_factor])
+        factors = torch.stack(
+            [factor if isinstance(factor, Tensor) else torch.tensor(factor) for factor in scale_factor]
+        )
         return boxes * factors.to(boxes).repeat(python_shape(boxes)[-1] // 2)
 
 

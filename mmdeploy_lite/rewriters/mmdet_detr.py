@@ -16,8 +16,10 @@ from ..rewriting import FunctionRewriter
 class DETRPreTransformer(FunctionRewriter):
     """Tells ``pre_transformer`` in Python numbers that no image of the batch is padded.
 
-    It compares each image's size with the batch's to do without a mask; the comparison of traced sizes would be frozen. Where the
-    two are one and the same number it holds for every image, and nothing else is read from them. With padding, whether there is a
+    It compares each image's size with the batch's to do without a mask; the comparison of traced sizes would be
+    frozen. Where the
+    two are one and the same number it holds for every image, and nothing else is read from them. With padding,
+    whether there is a
     mask depends on the size: the original runs, and the audit names its line where the size is dynamic.
     """
 
@@ -26,7 +28,9 @@ class DETRPreTransformer(FunctionRewriter):
         'mmdet.models.detectors.deformable_detr.DeformableDETR.pre_transformer',
     )
 
-    def __call__(self, origin: Callable, detector: Any, feats: tuple[Tensor, ...], batch_data_samples: list[Any]) -> Any:
+    def __call__(
+        self, origin: Callable, detector: Any, feats: tuple[Tensor, ...], batch_data_samples: list[Any]
+    ) -> Any:
         if not all(_unpadded(sample) for sample in batch_data_samples):
             return origin(detector, feats, batch_data_samples)
         size = python_shape(feats[0])[-2:]  # any one: equal to itself is all that is asked

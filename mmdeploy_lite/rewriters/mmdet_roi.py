@@ -145,8 +145,8 @@ class FCNMaskPaste(FunctionRewriter):
     ) -> Tensor:
         if rcnn_test_cfg.mask_thr_binary < 0:
             raise UnsupportedError(
-                f'mask_thr_binary is {rcnn_test_cfg.mask_thr_binary}: grey masks, a debugging aid of mmdet, are not exported;'
-                ' set it to 0 or more'
+                f'mask_thr_binary is {rcnn_test_cfg.mask_thr_binary}: grey masks, a debugging aid of mmdet, are not'
+                ' exported; set it to 0 or more'
             )
         if not activate_map:
             mask_preds = mask_preds.sigmoid()

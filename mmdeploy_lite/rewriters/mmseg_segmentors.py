@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from ..export.operators import cut
 from ..export.shapes import python_shape, static_size, tracing_paused
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -39,16 +39,21 @@ class WindowGrid(NamedTuple):
             counts[start : start + self.window] += 1
         return counts
 
+    def strips(self) -> list[tuple[int, int, list[int]]]:
+        """Start, end and the windows that cover it, of each part of the axis between two neighbouring window borders.
+        """
+        borders = sorted({*self.starts, *(start + self.window for start in self.starts)})
+        return [
+            (begin, end, [i for i, start in enumerate(self.starts) if start <= begin and end <= start + self.window])
+            for begin, end in zip(borders, borders[1:], strict=False)
+        ]
+
 
 @REWRITERS.register_module()
 class SlideInference(FunctionRewriter):
-    """All windows as one batch through the network once; their logits padded to the image and added; a constant
-    ``count_mat``.
+    """All windows as one batch through the network once; their logits added tile by tile; a constant ``count_mat``.
 
-    The original unrolls the network once per window and writes into slices. Windows are added along each row first
-    and the rows
-    into the image then, so that only the rows' sums are padded to the full size: less memory than a full-size tensor
-    a window.
+    The original unrolls the network once per window and writes into slices.
 
     Raises:
         UnsupportedError: the image size is dynamic. The grid of windows is part of the graph.
@@ -60,7 +65,8 @@ class SlideInference(FunctionRewriter):
         size = static_size(inputs)
         if size is None:
             raise UnsupportedError(
-                "slide inference of images of any size cannot be one graph: its windows depend on the size; give --shape H W"
+                'slide inference of images of any size cannot be one graph: its windows depend on the size;'
+                ' give --shape H W'
             )
         windows, rows, columns = cut_windows(model, inputs, size)
         # heads upsample to img_shape; some ask for a torch.Size, which is how mmseg passes a window's
@@ -88,17 +94,34 @@ def cut_windows(model: Any, inputs: Tensor, size: tuple[int, int]) -> tuple[Tens
 
 
 def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor:
-    """Sum of the windows' logits (windows x N, C, h, w), row by row, at their places in (N, C, H, W)."""
+    """Sum of the windows' logits (windows x N, C, h, w) at their places in (N, C, H, W).
+
+    The windows' borders cut the image into tiles, each covered by the same one, two or four windows: these parts are
+    cut
+    out, added, and the tiles concatenated. Padding every window to the image and adding up says the same with several
+    times the memory traffic.
+    """
     batch = python_shape(logits)[0] // (len(rows.starts) * len(columns.starts))
-    parts = iter(logits.split(batch))
-    total = None
-    for y in rows.starts:
-        row = None
-        for x in columns.starts:
-            part = F.pad(next(parts), (x, columns.size - columns.window - x, 0, 0))
-            row = part if row is None else row + part
-        row = F.pad(row, (0, 0, y, rows.size - rows.window - y))
-        total = row if total is None else total + row
+
+    def part(row: int, column: int, top: int, bottom: int, left: int, right: int) -> Tensor:
+        window = (row * len(columns.starts) + column) * batch
+        y, x = rows.starts[row], columns.starts[column]
+        return cut(logits, {0: (window, window + batch), 2: (top - y, bottom - y), 3: (left - x, right - x)})
+
+    strips = []
+    for top, bottom, covering_rows in rows.strips():
+        tiles = [
+            _sum([part(row, col, top, bottom, left, right) for row in covering_rows for col in covering_columns])
+            for left, right, covering_columns in columns.strips()
+        ]
+        strips.append(torch.cat(tiles, dim=3))
+    return torch.cat(strips, dim=2)
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
     return total
 
 

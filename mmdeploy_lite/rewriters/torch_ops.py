@@ -15,7 +15,6 @@ from ..export.shapes import python_shape, static_size
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter, RewriteContext
 
-
 _SWAPPING = (__name__, RewriteContext.__module__)
 
 

@@ -41,7 +41,8 @@ def read_metadata(properties: Mapping[str, str]) -> dict[str, Any]:
         raise BackendError(f"the file's '{METADATA_KEY}' metadata cannot be read: {error}") from None
     if version > METADATA_VERSION:
         raise BackendError(
-            f"the file's metadata has version {version}, this package reads up to {METADATA_VERSION}; update mmdeploy_lite"
+            f"the file's metadata has version {version}, this package reads up to {METADATA_VERSION};"
+            ' update mmdeploy_lite'
         )
     return metadata
 
@@ -78,7 +79,8 @@ class FileSession:
         missing = [name for name in providers if name not in onnxruntime.get_available_providers()]
         if missing:
             raise BackendError(
-                f'this onnxruntime has no {", ".join(missing)}; it has {", ".join(onnxruntime.get_available_providers())}'
+                f'this onnxruntime has no {", ".join(missing)}; it has'
+                f' {", ".join(onnxruntime.get_available_providers())}'
             )
         options = onnxruntime.SessionOptions()
         if quiet:
@@ -128,8 +130,7 @@ class FileSession:
                 raise BackendError(f"input '{name}' must be {np.dtype(dtype).name}, got {array.dtype}")
             fixed = [isinstance(size, int) for size in item.shape]
             if len(array.shape) != len(item.shape) or any(
-                known and size != wanted
-                for known, size, wanted in zip(fixed, array.shape, item.shape, strict=True)
+                known and size != wanted for known, size, wanted in zip(fixed, array.shape, item.shape, strict=True)
             ):
                 wanted = ' x '.join(str(size) for size in item.shape)
                 given = ' x '.join(str(size) for size in array.shape)

@@ -200,7 +200,8 @@ class BaseTask(abc.ABC):
         return model.predict(inputs, data_samples)
 
     def lazily(self, sample: Sample, read: Callable[[Any], Any]) -> Callable[[], Any]:
-        """The float64 answer of one image, run only when it is asked for; None where the model cannot run in float64."""
+        """The float64 answer of one image, run only when it is asked for; None where the model cannot run in float64.
+        """
 
         def run() -> Any:
             try:

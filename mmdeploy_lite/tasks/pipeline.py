@@ -31,15 +31,15 @@ def find_test_pipeline(cfg: Config) -> list[dict[str, Any]]:
     pipeline = dataset.get('pipeline') or cfg.get('test_pipeline')
     if not pipeline:
         raise ConfigError(
-            'the config has no test pipeline: neither test_dataloader.dataset.pipeline nor test_pipeline. Add the one the model'
-            ' was tested with'
+            'the config has no test pipeline: neither test_dataloader.dataset.pipeline nor test_pipeline.'
+            ' Add the one the model was tested with'
         )
     steps = [copy.deepcopy(dict(step)) for step in pipeline if not _name(step).startswith(('LoadAnno', 'LoadPanoptic'))]
     for step in steps:
         if _name(step) in ('TestTimeAug', 'MultiScaleFlipAug'):
             raise UnsupportedError(
-                f'the test pipeline has {step["type"]}: test-time augmentation makes several images of one and cannot be one graph.'
-                ' Deploy with the plain test pipeline'
+                f'the test pipeline has {step["type"]}: test-time augmentation makes several images of one and cannot'
+                ' be one graph. Deploy with the plain test pipeline'
             )
     return steps
 

@@ -45,7 +45,7 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     """
     generator = torch.Generator().manual_seed(seed)
     classifiers = _classifiers(model)
-    for name, module in model.named_modules():
+    for module in model.modules():
         if isinstance(module, _LAYERS):
             nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5, generator=generator)
             if module.bias is not None:
@@ -128,7 +128,8 @@ class _ScoreLayer:
         """(anchors, classes): what brings the best log-odds of each class to ``log_odds``, or below."""
         if not self.softmax:
             return log_odds - rows.amax(dim=0)
-        # every class counts in the odds of the others: towards it in small steps, and at last all down by what is too much
+        # every class counts in the odds of the others: towards it in small steps, and at last all down by what is too
+        # much
         shift = torch.zeros_like(rows[0, :, :-1])
         for step in [*[0.5] * 30, None]:
             classes = rows[..., :-1] + shift
