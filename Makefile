@@ -5,16 +5,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # what `make demo` deploys: config, checkpoint, images
-DETECTOR := demo/configs/rtmdet_demo.py demo/rtmdet_demo.pth
-DETECTOR_IMAGES := $(wildcard demo/images/det_*)
-SEGMENTOR := demo/configs/segformer_demo.py demo/segformer_demo.pth
-SEGMENTOR_IMAGES := $(wildcard demo/images/seg_*)
+DETECTOR := demo/configs/detector.py demo/detector.pth
+DEMO_IMAGES := $(addprefix demo/images/,landscape.jpg portrait.jpg square.jpg narrow.jpg empty.jpg)
+SEGMENTOR := demo/configs/segmentor.py demo/segmentor.pth
 
 .PHONY: demo test check zoo bench clean
 
 demo: $(STAMP)
-	$(BIN)/python tools/deploy.py $(DETECTOR) $(DETECTOR_IMAGES)
-	$(BIN)/python tools/deploy.py $(SEGMENTOR) $(SEGMENTOR_IMAGES)
+	$(BIN)/python tools/deploy.py $(DETECTOR) $(DEMO_IMAGES)
+	$(BIN)/python tools/deploy.py $(SEGMENTOR) $(DEMO_IMAGES)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
@@ -27,7 +26,8 @@ zoo: $(STAMP)
 	$(BIN)/python tools/zoo.py
 
 bench: $(STAMP)
-	$(BIN)/python tools/benchmark.py
+	$(BIN)/python tools/benchmark.py $(DETECTOR) demo/images/landscape.jpg
+	$(BIN)/python tools/benchmark.py $(SEGMENTOR) demo/images/landscape.jpg
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

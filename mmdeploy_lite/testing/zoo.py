@@ -1,0 +1,208 @@
+"""The libraries' own configs, exported with calibrated weights and compared, one process each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeployError
+from .calibrate import distinct_scores
+from .images import empty, scene
+
+MIN_DISTINCT = 20
+"""Fewer different scores over all images prove nothing: such a config counts as not tested."""
+
+
+def zoo_entry(config: str) -> dict[str, Any]:
+    """Export one config and compare it on three images and an empty one.
+
+    Args:
+        config: ``mmdet::...`` or ``mmseg::...``.
+
+    Returns:
+        Plain json types: ``config``, ``family``, ``status`` ('equal', 'not equal', 'undecidable', 'not tested', 'refused',
+        'failed' or 'PyTorch fails'), and what was measured.
+    """
+    from ..loading import load_config
+
+    entry: dict[str, Any] = dict(
+        config=config, family=config.split('::')[1].split('/')[0], status='failed', equal=False
+    )
+    scale = (384, 256)
+    if config.startswith('mmseg::'):
+        crop = load_config(config).get('crop_size', (512, 512))
+        scale = (min(int(crop[1]), 512), min(int(crop[0]), 512))
+    try:
+        entry.update(_export(config, scale))
+    except DeployError as error:
+        entry.update(status='refused', note=f'{type(error).__name__}: {error}')
+    return entry
+
+
+def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
+    from ..deploy_config import DeployConfig
+    from ..export.attempt import Exporting
+    from ..prepare import merge_settings
+    from ..progress import Stages
+    from .models import UnfitModelError, find_busy, zoo_model
+
+    width, height = scale
+    try:
+        model = zoo_model(config, scale=scale)
+        images = {
+            'landscape': scene(11, height, width),
+            'portrait': scene(12, width, height),
+            'other': scene(13, height, int(width * 0.9)),
+            'empty': empty(height, width),
+        }
+        samples = model.samples(images)
+        seconds = []
+        for sample in samples:
+            start = time.perf_counter()
+            model.task.test_step(sample)
+            seconds.append(time.perf_counter() - start)
+    except DeployError:
+        raise
+    except Exception as error:
+        return dict(status='PyTorch fails', note=f'{type(error).__name__}: {str(error).strip().splitlines()[0]}')
+    note = ''
+    if model.task.kind == 'detections':
+        try:
+            find_busy(model, samples[:3], samples[3])
+        except UnfitModelError as error:
+            note = str(error)
+    settings: DeployConfig = merge_settings(type(model.task), None, model.loaded.cfg, {})
+    stages = Stages()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'model.onnx')
+        attempt = Exporting(model.task, model.loaded, settings, model.steps, path, stages).run(
+            samples, model.task.static_reason()
+        )
+        ratio = _time_ratio(model.task, samples[0], path, settings)
+        megabytes = path.stat().st_size / 1e6
+    checks = [check.comparison for check in attempt.verification.checks]
+    verdicts = {check.verdict for check in checks}
+    status = 'not equal' if 'unequal' in verdicts else 'undecidable' if 'undecidable' in verdicts else 'equal'
+    scores = [ref.scores for ref, _ in attempt.verification.answers if hasattr(ref, 'scores')]
+    if scores and distinct_scores(np.concatenate(scores)) < MIN_DISTINCT:
+        status = 'not tested'
+    reasons = [reason for check in checks for reason in check.reasons]
+    return dict(
+        status=status,
+        equal=status == 'equal',
+        task=model.task.name,
+        images=len(checks),
+        worst_score_diff=max(check.worst_score_diff for check in checks),
+        worst_box_diff=max(check.worst_box_diff for check in checks),
+        clear_pixels=sum(check.clear_pixels for check in checks),
+        excused=sum(len(check.excused) for check in checks),
+        excused_pixels=sum(check.excused_pixels for check in checks),
+        nodes=len(attempt.graph.model.graph.node),
+        mb=round(megabytes, 1),
+        export_seconds=round(stages.times['export'], 1),
+        time_ratio=ratio,
+        dynamic=attempt.reason is None,
+        static_reason=attempt.reason,
+        rewriters=sorted(attempt.graph.fired),
+        note='; '.join(filter(None, [note, *reasons[:2]])),
+    )
+
+
+def _time_ratio(task: Any, sample: Any, path: Path, settings: Any) -> float:
+    """Median time of the file over PyTorch's, three rounds turn by turn: an indication, not a benchmark."""
+    import torch
+
+    from ..benchmark.files import file_runner
+    from ..benchmark.measure import interleave
+
+    sides = {
+        'PyTorch': lambda: task.test_step(sample),
+        'file': file_runner(path, task.feeds([sample]), torch.get_num_threads()),
+    }
+    eager, file = interleave(sides, runs=3, warmup=1)
+    return round(file.median / eager.median, 2)
+
+
+def read_list(path: Path, package: str) -> list[str]:
+    """Config names from a list of relative paths."""
+    lines = path.read_text(encoding='utf-8').splitlines()
+    return [f'{package}::{line.strip()}' for line in lines if line.strip() and not line.startswith('#')]
+
+
+def run_in_process(config: str, seconds: int) -> dict[str, Any]:
+    """:func:`zoo_entry` in a process of its own, so that a crash or a hang costs one entry."""
+    family = config.split('::')[1].split('/')[0]
+    failed = dict(config=config, family=family, status='failed', equal=False)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, 'entry.json')
+        command = [sys.executable, '-W', 'ignore', '-m', 'mmdeploy_lite.testing.zoo', config, str(out)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            return {**failed, 'note': f'not done within {seconds} s'}
+        if out.is_file():
+            return json.loads(out.read_text(encoding='utf-8'))
+        last = (done.stderr.strip().splitlines() or [f'exit code {done.returncode}'])[-1]
+        return {**failed, 'note': last}
+
+
+def write_table(entries: Sequence[dict[str, Any]], path: Path) -> None:
+    """``docs/zoo.md`` from the entries of ``docs/zoo.json``."""
+    lines = [
+        '# The zoo',
+        '',
+        'Calibrated random weights, three images and an empty one, and other sizes where the file takes them. Made by',
+        '`make zoo` from `docs/zoo.json`; every row is a run.',
+        '',
+    ]
+    for package, title in (('mmdet', 'MMDetection'), ('mmseg', 'MMSegmentation')):
+        chosen = [entry for entry in entries if entry['config'].startswith(package)]
+        if not chosen:
+            continue
+        able = [entry for entry in chosen if entry['status'] != 'PyTorch fails']
+        equal = sum(entry['equal'] for entry in chosen)
+        lines += [
+            f'## {title}: {equal} of {len(able)} equal ({len(chosen) - len(able)} that PyTorch itself cannot run)',
+            '',
+        ]
+        lines += [
+            '| config | status | score diff | box diff / pixels | excused | nodes | time / PyTorch | H, W | note |'
+        ]
+        lines += ['| --- | --- | --- | --- | --- | --- | --- | --- | --- |']
+        lines += [_row(entry) for entry in chosen]
+        lines += ['']
+    path.write_text('\n'.join(lines), encoding='utf-8')
+
+
+def _row(entry: dict[str, Any]) -> str:
+    name = entry['config'].split('::')[1].removesuffix('.py')
+    note = str(entry.get('note', '')).replace('\n', ' ').replace('|', '/')[:300]
+    if 'nodes' not in entry:
+        return f'| {name} | {entry["status"]} | | | | | | | {note} |'
+    box = f'{entry["worst_box_diff"]:.1g} px' if entry['task'] != 'segmentation' else f'{entry["clear_pixels"]} pixels'
+    sizes = 'dynamic' if entry['dynamic'] else 'fixed'
+    return (
+        f'| {name} | {entry["status"]} | {entry["worst_score_diff"]:.1g} | {box} | {entry["excused"]} | {entry["nodes"]}'
+        f' | {entry["time_ratio"]} | {sizes} | {note} |'
+    )
+
+
+def merged(old: Iterable[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries with one replaced or added, sorted by config."""
+    entries = {entry['config']: entry for entry in old}
+    entries[new['config']] = new
+    return [entries[name] for name in sorted(entries)]
+
+
+if __name__ == '__main__':
+    from mmdeploy_lite.testing.zoo import zoo_entry as entry_of
+
+    Path(sys.argv[2]).write_text(json.dumps(entry_of(sys.argv[1])), encoding='utf-8')
