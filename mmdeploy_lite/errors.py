@@ -1,8 +1,7 @@
 """What a user can get wrong, or ask for in vain.
 
 Each error's message says what happened, with the value, and what to do next. The command line prints it as one line
-and exits
-with ``exit_code``; it never shows a traceback for these.
+and exits with ``exit_code``; it never shows a traceback for these.
 """
 
 from __future__ import annotations

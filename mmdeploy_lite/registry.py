@@ -1,8 +1,7 @@
 """The four registries through which everything is found and replaced.
 
 They follow mmengine's conventions: register with ``@REWRITERS.register_module()``, build from ``dict(type='Name',
-**kwargs)``.
-A user's own module reaches them through ``custom_imports`` of the model config.
+**kwargs)``. A user's own module reaches them through ``custom_imports`` of the model config.
 """
 
 from __future__ import annotations

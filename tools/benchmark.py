@@ -1,4 +1,4 @@
-"""Time an exported file beside PyTorch and the bare network: tools/benchmark.py CONFIG CHECKPOINT IMAGE [--onnx FILE]"""
+"""Time a file beside PyTorch and the bare network: tools/benchmark.py CONFIG CHECKPOINT IMAGE [--onnx FILE]"""
 
 import sys
 from pathlib import Path

@@ -12,6 +12,7 @@ deploy = dict(
     rewriters=dict(
         not_in_onnx_export=dict(type='NotInOnnxExport'),
         squeeze=dict(type='Squeeze'),
+        new_tensor=dict(type='NewTensor'),
         adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),
     ),
 )

@@ -39,8 +39,7 @@ class Benchmark:
         threads: of PyTorch and of ONNX Runtime.
         runs: rounds.
         rows: per side: ``name``, ``median_ms``, ``spread``, ``ratio_to_bare``, ``ratio_to_pytorch``, and of files
-            ``mb``, ``nodes``,
-            ``peak_mb``.
+            ``mb``, ``nodes``, ``peak_mb``.
     """
 
     model: str

@@ -62,6 +62,10 @@ def compare_detections(
         matching.grow(edges.where(_mask_fits(edges, ref, out, undecided)))
     matching.grow(edges)
     _measure(result, ref, out, matching, undecided)
+    if result.clear_pixels and evidence is not None and evidence.mask_rounded is not None:
+        rounded = evidence.mask_rounded()
+        if rounded is not None:
+            _measure(result, ref, out, matching, rounded if undecided is None else undecided | rounded)
     _sort_unmatched(result, ref, out, matching, tol, box_tol, evidence)
 
     if result.clear_pixels:
@@ -255,6 +259,7 @@ def _measure(
     result.worst_box_diff = float(np.abs(box_diff).max())
     if ref.masks is None or out.masks is None:
         return
+    result.clear_pixels, result.excused_pixels, result.worst_mask_share = 0, 0, 0.0
     for row, col in zip(rows.tolist(), cols.tolist(), strict=True):
         differs = ref.masks[row] ^ out.masks[col]
         clear = differs if undecided is None else differs & ~undecided[row]

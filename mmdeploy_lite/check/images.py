@@ -15,8 +15,7 @@ def variants(name: str, image: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
     Returns:
         Name and image: mirrored (objects elsewhere), tiled (four times as many and smaller objects), with noise
-        (other scores),
-        and an empty one (nothing to find).
+        (other scores), and an empty one (nothing to find).
     """
     height, width = image.shape[:2]
     noise = np.random.default_rng(0).normal(0, 25, image.shape)

@@ -1,8 +1,7 @@
 """Lines of the libraries at which the tracer may warn, and why nothing is frozen there.
 
 A Python ``if``, ``int()``, ``len()`` or loop over a traced value is frozen as it fell for one image; the tracer's
-warning is the
-only sign. Lines are named by their text, not their number, which changes from release to release.
+warning is the only sign. Lines are named by their text, not their number, which changes from release to release.
 """
 
 from __future__ import annotations
@@ -108,8 +107,13 @@ def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[Allowe
             entry.allows(warning.filename, statement) for entry in allowed
         ):
             continue
-        found[warning.filename, warning.lineno] = f'{warning.filename}:{warning.lineno}: {text}'
+        found[warning.filename, warning.lineno] = f'{_short(warning.filename)}:{warning.lineno}: {text}'
     return list(found.values())
+
+
+def _short(filename: str) -> str:
+    """A library's file by its place in the library: where that is installed says nothing, and goes into the metadata."""
+    return filename.replace('\\', '/').rpartition('site-packages/')[2]
 
 
 def _only_raises(filename: str, lineno: int) -> bool:

@@ -31,8 +31,7 @@ def lost_inputs(model: onnx.ModelProto, input_names: Iterable[str], counts: Iter
     """Outputs that do not depend on ``image``, and inputs that are gone or that no output depends on.
 
     A dependency through the shape alone does not count, but for outputs that are counts: an answer frozen for one
-    image still
-    has an image's shape.
+    image still has an image's shape.
 
     Args:
         model: before optimization.

@@ -1,8 +1,7 @@
 """The seam for operators that PyTorch has no equivalent of.
 
 Each is a function of tensors that computes the true answer in PyTorch and becomes one standard ONNX operator when it
-is traced.
-Rewriters call these and know of no exporter.
+is traced. Rewriters call these and know of no exporter.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from .shapes import tracing_paused
 
 REJECTED = float('-inf')
 """The score of a candidate that a threshold or filter dropped. It keeps its place, so that sizes stay fixed while
-tracing, until
-:func:`non_max_suppression`, whose own score threshold no REJECTED (or NaN, its product with zero) passes."""
+tracing, until :func:`non_max_suppression`, whose own score threshold no REJECTED (or NaN, its product with zero)
+passes.
+"""
 
 
 def reject(scores: Tensor, accepted: Tensor) -> Tensor:

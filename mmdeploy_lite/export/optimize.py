@@ -1,10 +1,8 @@
 """Graph clean-up: constants folded, shape arithmetic of static graphs gone, duplicates merged.
 
 Done by ONNX Runtime's own offline optimization at the basic level, whose result has standard operators alone. Of the
-well-kept
-libraries that do this it took 2 s where onnxscript's optimizer took 14 s and onnxslim 35 s (Faster R-CNN R50, dynamic
-sizes,
-1,406 nodes), for about as few nodes (786, 805, 749).
+well-kept libraries that do this it took 2 s where onnxscript's optimizer took 14 s and onnxslim 35 s (Faster R-CNN
+R50, dynamic sizes, 1,406 nodes), for about as few nodes (786, 805, 749).
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ class ScopeRecorder:
     """Records the scope of each leaf module that runs inside the context, as the exporter names its nodes.
 
     A node's name starts with the names of the modules that were running, outermost first; of a module in a list, the
-    name includes
-    the numbers after the last word (``layers.0``).
+    name includes the numbers after the last word (``layers.0``).
 
     Args:
         root: the module that is traced.
@@ -90,10 +89,9 @@ def live_modules(root: nn.Module, modules: Iterable[nn.Module], run: Callable[[i
     """Those of ``modules`` that an answer depends on and that depend on the image: a graph without them is wrong.
 
     A module may have no node for good reasons: its output is not used (auxiliary heads, all but the last decoder
-    layer's), it is
-    a constant (a bias computed from positions), or another module of its kind computes the very same and the exporter
-    merged the
-    two. So its output is compared for two images and with its like, and changed to see whether the answer changes.
+    layer's), it is a constant (a bias computed from positions), or another module of its kind computes the very same
+    and the exporter merged the two. So its output is compared for two images and with its like, and changed to see
+    whether the answer changes.
 
     Args:
         root: the module that was traced.

@@ -27,8 +27,7 @@ class BatchedNMS(FunctionRewriter):
     unrolled.
 
     Classes are kept apart by the original's own offset, computed from the boxes that are not rejected, so that the
-    IoUs round as
-    the original's do.
+    IoUs round as the original's do.
 
     Raises:
         NothingDetectedError: no box at all while tracing. The libraries skip NMS then, and the graph would hold
@@ -125,8 +124,7 @@ def _class_offsets(boxes: Tensor, idxs: Tensor, accepted: Tensor, split_thr: int
     """(n,) what is added to each box's coordinates so that boxes of two classes do not meet; zeros where they may.
 
     From ``split_thr`` boxes on mmcv runs NMS class by class, also for a class-agnostic NMS. Then coordinates below
-    zero, which its
-    spacing does not cover, must not meet either.
+    zero, which its spacing does not cover, must not meet either.
     """
     lowest = torch.full((1, 4), REJECTED, dtype=boxes.dtype, device=boxes.device)
     # the row of REJECTED keeps the maximum defined when no box is left

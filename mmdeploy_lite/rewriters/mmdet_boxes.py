@@ -40,8 +40,7 @@ class Delta2BBox(FunctionRewriter):
     """Decodes with the original and clips afterwards, out of place.
 
     One row more than there are boxes is decoded: the original's early return for none would be frozen, and what comes
-    after it,
-    ``reshape(n, -1)``, is no shape that ONNX has for n = 0.
+    after it, ``reshape(n, -1)``, is no shape that ONNX has for n = 0.
     """
 
     target = 'mmdet.models.task_modules.coders.delta_xywh_bbox_coder.delta2bbox'

@@ -29,14 +29,12 @@ class FilterScoresAndTopk(FunctionRewriter):
     """Keeps ``topk`` (anchor, class) pairs, those at or below ``score_thr`` with the score REJECTED, for NMS to drop.
 
     The original's boolean index and ``min(topk, n)`` trace to NonZero and to a number frozen as it was for one image.
-    The ``topk``
-    best pairs lie within the ``topk`` anchors whose best class scores highest, so TopK runs over anchors first and over
-    ``topk`` x classes then, instead of over all pairs.
+    The ``topk`` best pairs lie within the ``topk`` anchors whose best class scores highest, so TopK runs over anchors
+    first and over ``topk`` x classes then, instead of over all pairs.
 
     Args:
         fixed_size: False drops the pairs at or below ``score_thr`` here, as the original does, with a NonZero over
-            all pairs: for a
-            head that does something else than NMS with the scores.
+            all pairs: for a head that does something else than NMS with the scores.
     """
 
     target = 'mmdet.models.utils.misc.filter_scores_and_topk'
@@ -86,9 +84,8 @@ class BBoxPostProcess(FunctionRewriter):
     """Runs the head's own post-processing without its branch on traced values.
 
     ``if not valid_mask.all()`` would be frozen as it fell; boxes under ``min_bbox_size`` are given the score REJECTED
-    instead, after
-    the rescaling that comes first in the original. ``max_per_img`` becomes a limit of NMS itself, whose result is
-    sorted.
+    instead, after the rescaling that comes first in the original. ``max_per_img`` becomes a limit of NMS itself,
+    whose result is sorted.
     """
 
     target = 'mmdet.models.dense_heads.base_dense_head.BaseDenseHead._bbox_post_process'
@@ -140,8 +137,8 @@ class RPNPreselect(FunctionRewriter):
     """Hands each level's ``nms_pre`` best anchors to the original, which then has nothing left to sort.
 
     Its ``if 0 < nms_pre < scores.shape[0]`` would be frozen as it fell for one image size, and its ``sort`` is a TopK
-    of all
-    anchors. The selection ranks by the same scores; the original gets features of the same layout with k x 1 positions.
+    of all anchors. The selection ranks by the same scores; the original gets features of the same layout with k x 1
+    positions.
     """
 
     target = 'mmdet.models.dense_heads.rpn_head.RPNHead._predict_by_feat_single'

@@ -17,9 +17,8 @@ class DETRPreTransformer(FunctionRewriter):
     """Tells ``pre_transformer`` in Python numbers that no image of the batch is padded.
 
     It compares each image's size with the batch's to do without a mask; the comparison of traced sizes would be
-    frozen. Where the
-    two are one and the same number it holds for every image, and nothing else is read from them. With padding,
-    whether there is a
+    frozen. Where the two are one and the same number it holds for every image, and nothing else is read from them.
+    With padding, whether there is a
     mask depends on the size: the original runs, and the audit names its line where the size is dynamic.
     """
 

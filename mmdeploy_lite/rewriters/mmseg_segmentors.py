@@ -97,9 +97,8 @@ def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor
     """Sum of the windows' logits (windows x N, C, h, w) at their places in (N, C, H, W).
 
     The windows' borders cut the image into tiles, each covered by the same one, two or four windows: these parts are
-    cut
-    out, added, and the tiles concatenated. Padding every window to the image and adding up says the same with several
-    times the memory traffic.
+    cut out, added, and the tiles concatenated. Padding every window to the image and adding up says the same with
+    several times the memory traffic.
     """
     batch = python_shape(logits)[0] // (len(rows.starts) * len(columns.starts))
 

@@ -23,8 +23,7 @@ class NotInOnnxExport(FunctionRewriter):
     """Tells the libraries that no export is running, so that the code that runs is the code that was tested.
 
     Their export branches are stale: mmdet 3.3 imports a module that no longer exists there, drops score thresholds
-    and appends
-    dummy boxes. PyTorch itself still gets the true answer.
+    and appends dummy boxes. PyTorch itself still gets the true answer.
     """
 
     target = 'torch.onnx.is_in_onnx_export'
@@ -41,8 +40,7 @@ class Squeeze(FunctionRewriter):
     """Drops the axes that have one element while tracing, by their numbers.
 
     Where the exporter does not know the size, ``squeeze(dim)`` becomes an ``If`` over it; for ``squeeze()`` without
-    axes it takes
-    the result's size for known, and freezes what is computed from it.
+    axes it takes the result's size for known, and freezes what is computed from it.
     """
 
     target = ('torch.squeeze', 'torch.Tensor.squeeze')
@@ -58,14 +56,27 @@ class Squeeze(FunctionRewriter):
 
 
 @REWRITERS.register_module()
+class NewTensor(FunctionRewriter):
+    """``x.new_tensor([a, b])`` of traced numbers stacks them; the original makes a constant of what they are now."""
+
+    target = 'torch.Tensor.new_tensor'
+
+    def __call__(self, origin: Callable, tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if not isinstance(data, (list, tuple)) or not any(isinstance(item, Tensor) for item in data):
+            return origin(tensor, data, *args, **kwargs)
+        dtype = kwargs.get('dtype') or tensor.dtype
+        device = kwargs.get('device') or tensor.device
+        items = [item if isinstance(item, Tensor) else origin(tensor, item) for item in data]
+        return torch.stack([item.to(device=device, dtype=dtype) for item in items])
+
+
+@REWRITERS.register_module()
 class AdaptiveAvgPool2d(FunctionRewriter):
     """Exact for every size: the product with two averaging matrices, one per axis.
 
     ONNX has no adaptive pooling; the exporter takes sizes that divide and refuses the others. Cell i of n averages
-    the pixels from
-    ``floor(i * size / n)`` to ``ceil((i + 1) * size / n)``, as PyTorch does. Where it divides, and to one cell, the
-    original's
-    AveragePool and GlobalAveragePool are exact and stay.
+    the pixels from ``floor(i * size / n)`` to ``ceil((i + 1) * size / n)``, as PyTorch does. Where it divides, and to
+    one cell, the original's AveragePool and GlobalAveragePool are exact and stay.
     """
 
     target = 'torch.nn.functional.adaptive_avg_pool2d'

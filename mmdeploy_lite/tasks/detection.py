@@ -20,7 +20,7 @@ from ..export.shapes import python_shape, static_size
 from ..export.tracing import current_export
 from ..registry import TASKS
 from .base import BaseTask, ModelWrapper, Sample
-from .evidence import record_evidence
+from .evidence import EvidenceRecorder, record_evidence
 
 
 class DetectionWrapper(ModelWrapper):
@@ -134,8 +134,13 @@ class ObjectDetection(BaseTask):
         with record_evidence(self.model, self.tolerance) as recorder:
             answer = self._read(self.test_step(sample))
         scale = sample.data_sample.metainfo.get('scale_factor', (1.0, 1.0)) if self.rescale else (1.0, 1.0)
-        evidence = recorder.evidence(answer, scale, float64=self.lazily(sample, self._read))
+        evidence = recorder.evidence(answer, scale, float64=lambda: self._double_run(sample))
         return answer, evidence
+
+    def _double_run(self, sample: Sample) -> tuple[Detections, EvidenceRecorder] | None:
+        with record_evidence(self.model, self.tolerance) as recorder:
+            answer = self.lazily(sample, self._read)()
+        return None if answer is None else (answer, recorder)
 
     def answer(self, outputs: Mapping[str, np.ndarray], index: int = 0) -> Detections:
         count = int(outputs['num_dets'][index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -73,22 +74,56 @@ class _CountRejectedByNMS(_CountRejected):
 
 
 class _RecordPaste(FunctionRewriter):
-    """Keeps where pasted mask probabilities lie within tolerance of the threshold."""
+    """Keeps the pasted mask probabilities, each only where it was pasted."""
 
     target = 'mmdet.models.roi_heads.mask_heads.fcn_mask_head._do_paste_mask'
 
     def __init__(self, threshold: float, tolerance: float) -> None:
         self.threshold, self.tolerance = threshold, tolerance
-        self.undecided: list[np.ndarray] = []
+        self.size = (0, 0)
+        self.pasted: list[tuple[np.ndarray, tuple[slice, ...]]] = []
 
     def __call__(
         self, origin: Callable, masks: Tensor, boxes: Tensor, img_h: Any, img_w: Any, skip_empty: bool = True
     ) -> tuple:
-        pasted, place = origin(masks, boxes, img_h, img_w, skip_empty=skip_empty)
-        undecided = torch.zeros(pasted.shape[0], int(img_h), int(img_w), dtype=torch.bool)
-        undecided[(slice(None), *place)] = ((pasted - self.threshold).abs() <= self.tolerance).cpu()
-        self.undecided.append(undecided.numpy())
+        # the original's grid of pixels is float32 whatever the masks are, and refuses masks in float64
+        pasted, place = origin(masks.float(), boxes.float(), img_h, img_w, skip_empty=skip_empty)
+        self.size = int(img_h), int(img_w)
+        self.pasted += [(mask, place) for mask in pasted.cpu().numpy()]
         return pasted, place
+
+    def full(self, row: int) -> np.ndarray:
+        """(H, W) float32 probabilities of one mask, zero where it was not pasted."""
+        full = np.zeros(self.size, np.float32)
+        mask, place = self.pasted[row]
+        full[place] = mask
+        return full
+
+    def undecided(self, margins: np.ndarray | None = None) -> np.ndarray:
+        """(K, H, W) bool, where a probability lies within tolerance, or (K,) ``margins``, of the threshold."""
+        margins = np.full(len(self.pasted), self.tolerance) if margins is None else margins
+        undecided = np.zeros((len(self.pasted), *self.size), bool)
+        for row, (mask, place) in enumerate(self.pasted):
+            undecided[row][place] = np.abs(mask - self.threshold) <= margins[row]
+        return undecided
+
+    def rounding(self, answer: Detections, double: Detections, pasted: _RecordPaste) -> np.ndarray:
+        """(K,) by how much each mask's probabilities differ at most between float32 and float64; 0 without a counterpart.
+
+        Args:
+            answer: in float32, whose masks were recorded here.
+            double: in float64.
+            pasted: recorded while that was made.
+        """
+        found = np.zeros(len(answer))
+        if not len(double) or self.size != pasted.size:
+            return found
+        for row, (box, label) in enumerate(zip(answer.bboxes, answer.labels, strict=True)):
+            away = np.abs(double.bboxes - box).max(axis=1) + np.where(double.labels == label, 0, np.inf)
+            nearest = int(away.argmin())
+            if away[nearest] <= Tolerance().box(self.size):
+                found[row] = np.abs(self.full(row) - pasted.full(nearest)).max()
+        return found
 
 
 class EvidenceRecorder:
@@ -115,8 +150,7 @@ class EvidenceRecorder:
         """The threshold that final scores had to pass.
 
         Not where class scores are multiplied by a centerness after the threshold: candidates then lie below it, and
-        it says
-        nothing about final scores.
+        it says nothing about final scores.
         """
         threshold = self.cfg.get('score_thr')
         if threshold is None:
@@ -127,26 +161,39 @@ class EvidenceRecorder:
         return (float(threshold),)
 
     def evidence(
-        self, answer: Detections, scale: Sequence[float], float64: Callable[[], Detections | None]
+        self,
+        answer: Detections,
+        scale: Sequence[float],
+        float64: Callable[[], tuple[Detections, EvidenceRecorder] | None],
     ) -> DetectionEvidence:
         """What was recorded, for one image.
 
         Args:
             answer: PyTorch's answer.
             scale: (w, h) from original pixels to the pixels of ``image``.
-            float64: runs the model in double precision.
+            float64: runs the model in double precision: the answer, and what was recorded of it.
         """
+        float64 = functools.cache(float64)
         calls = self.nms.calls
         in_image_pixels = not calls or _inside(answer.bboxes * np.tile(scale, 2), calls[-1].boxes)
-        undecided = np.concatenate(self.paste.undecided) if self.paste.undecided else None
+        pasted = len(answer) > 0 and len(self.paste.pasted) == len(answer)
+
+        def rounded() -> np.ndarray | None:
+            double = float64()
+            if double is None:
+                return None
+            # the backend rounds as much as PyTorch does, and not the same way
+            return self.paste.undecided(2 * self.paste.rounding(answer, double[0], double[1].paste))
+
         return DetectionEvidence(
             score_thrs=self._score_thrs(),
             max_per_img=self.cfg.get('max_per_img'),
             nms_calls=calls,
             scale=tuple(map(float, scale)) if in_image_pixels else (1.0, 1.0),
-            float64=float64,
+            float64=lambda: None if (double := float64()) is None else double[0],
             rejected=next((item.count for item in reversed(self.rejected) if item.count is not None), None),
-            mask_undecided=undecided if undecided is not None and len(undecided) == len(answer) else None,
+            mask_undecided=self.paste.undecided() if pasted else None,
+            mask_rounded=rounded if pasted else None,
         )
 
 

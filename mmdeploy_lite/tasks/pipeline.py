@@ -53,8 +53,7 @@ def fix_shape(steps: Sequence[Mapping[str, Any]], shape: tuple[int, int]) -> lis
     """Change a pipeline's Resize and Pad so that every image comes out as ``shape``.
 
     With a ``Pad`` in the pipeline the aspect ratio is kept and the rest padded, as the pipeline does; without one,
-    the image is
-    resized to the shape. Steps of other kinds stay.
+    the image is resized to the shape. Steps of other kinds stay.
 
     Args:
         steps: the test pipeline.

@@ -1,8 +1,7 @@
 """Random weights that answer differently for different images.
 
 Freshly initialized, a network gives every box about the same score, and no fault shows. One forward pass that
-rescales each
-layer to unit output spread on its first call gives any architecture outputs that depend on the image.
+rescales each layer to unit output spread on its first call gives any architecture outputs that depend on the image.
 """
 
 from __future__ import annotations
@@ -89,9 +88,7 @@ def _rescale(module: nn.Module, classifier: bool, done: set[int]) -> Callable:
 def _classifiers(model: nn.Module) -> set[str]:
     """Names of the last layers that give class scores: named for it, and last of their kind."""
     return {
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, _LAYERS) and _looks_like_classifier(name)
+        name for name, module in model.named_modules() if isinstance(module, _LAYERS) and _looks_like_classifier(name)
     }
 
 
@@ -173,9 +170,8 @@ def silence(model: nn.Module, run: Callable[[], Any], threshold: float, margin: 
     Each class by its own amount: its best score on this image then lies just below the threshold, and on another
     image every class
     that responds more strongly to something passes. One shift for all classes does not do with random weights: the
-    best of many
-    thousand scores is nearly as high on a gray image as on any other, wherever a normalization follows the image's
-    contrast.
+    best of many thousand scores is nearly as high on a gray image as on any other, wherever a normalization follows
+    the image's contrast.
 
     Args:
         model: calibrated.
@@ -185,9 +181,7 @@ def silence(model: nn.Module, run: Callable[[], Any], threshold: float, margin: 
     """
     layers = _score_layers(model)
     seen: dict[nn.Module, list[Tensor]] = {scores.layer: [] for scores in layers}
-    handles = [
-        layer.register_forward_hook(lambda module, args, output: seen[module].append(output)) for layer in seen
-    ]
+    handles = [layer.register_forward_hook(lambda module, args, output: seen[module].append(output)) for layer in seen]
     try:
         with torch.no_grad():
             run()

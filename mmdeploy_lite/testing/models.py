@@ -1,5 +1,4 @@
-"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in.
-"""
+"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ def find_busy(
     """Shift a detector's class scores, in place, so that it finds nothing in one image and much in another.
 
     Both are asserted in PyTorch here, and that the scores of the many are not all the same: a comparison of nothing
-    with nothing
-    proves nothing.
+    with nothing proves nothing.
 
     Args:
         model: a detector.
@@ -136,7 +134,8 @@ def find_busy(
     if len(scores[busy.name]) <= more_than or distinct_scores(scores[busy.name]) < distinct:
         counts = {name: (len(values), distinct_scores(values)) for name, values in scores.items()}
         raise UnfitModelError(
-            f'no image has more than {more_than} detections of {distinct} different scores, but {counts}; try another seed'
+            f'no image has more than {more_than} detections of {distinct} different scores, but {counts};'
+            ' try another seed'
         )
     return busy
 

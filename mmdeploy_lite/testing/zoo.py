@@ -28,8 +28,8 @@ def zoo_entry(config: str) -> dict[str, Any]:
         config: ``mmdet::...`` or ``mmseg::...``.
 
     Returns:
-        Plain json types: ``config``, ``family``, ``status`` ('equal', 'not equal', 'undecidable', 'not tested', 'refused',
-        'failed' or 'PyTorch fails'), and what was measured.
+        Plain json types: ``config``, ``family``, ``status`` ('equal', 'not equal', 'undecidable', 'not tested',
+        'refused', 'failed' or 'PyTorch fails'), and what was measured.
     """
     from ..loading import load_config
 
@@ -190,8 +190,8 @@ def _row(entry: dict[str, Any]) -> str:
     box = f'{entry["worst_box_diff"]:.1g} px' if entry['task'] != 'segmentation' else f'{entry["clear_pixels"]} pixels'
     sizes = 'dynamic' if entry['dynamic'] else 'fixed'
     return (
-        f'| {name} | {entry["status"]} | {entry["worst_score_diff"]:.1g} | {box} | {entry["excused"]} | {entry["nodes"]}'
-        f' | {entry["time_ratio"]} | {sizes} | {note} |'
+        f'| {name} | {entry["status"]} | {entry["worst_score_diff"]:.1g} | {box} | {entry["excused"]}'
+        f' | {entry["nodes"]} | {entry["time_ratio"]} | {sizes} | {note} |'
     )
 
 
