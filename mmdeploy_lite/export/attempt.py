@@ -14,7 +14,7 @@ import cv2
 from ..check.images import other_sizes
 from ..check.verify import Verification, verify
 from ..deploy_config import DeployConfig
-from ..errors import AuditError, ConfigError
+from ..errors import AuditError, BackendError, ConfigError, ExportError
 from ..loading import LoadedModel
 from ..progress import Stages
 from ..registry import BACKENDS, EXPORTERS, REWRITERS
@@ -87,8 +87,9 @@ class Exporting:
             return None, 'the model itself runs at no other size'
         try:
             attempt = self._attempt([*samples, *others], None)
-        except AuditError as error:
-            return None, str(error).splitlines()[1].strip(' -')
+        except (AuditError, ExportError, BackendError) as error:
+            lines = str(error).splitlines()  # an audit's first line is a heading
+            return None, lines[min(len(lines) - 1, isinstance(error, AuditError))].strip(' -')
         bad = [
             (check, sample)
             for check, sample in zip(attempt.verification.checks, attempt.samples, strict=True)
