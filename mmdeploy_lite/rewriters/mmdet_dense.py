@@ -182,7 +182,7 @@ class RPNPreselect(FunctionRewriter):
         cls_score = cls_score.permute(1, 2, 0).reshape(-1, head.cls_out_channels)
         bbox_pred = bbox_pred.permute(1, 2, 0).reshape(-1, head.bbox_coder.encode_size)
         # by the scores, not the logits: where the sigmoid saturates, only scores tie as the original's do
-        scores = cls_score[:, 0] if head.use_sigmoid_cls else cls_score.softmax(-1)[:, 0]
+        scores = cls_score[:, 0].sigmoid() if head.use_sigmoid_cls else cls_score.softmax(-1)[:, 0]
         _, inds = top_k(scores, nms_pre)
         return cls_score[inds].t()[..., None], bbox_pred[inds].t()[..., None], priors[inds]
 
