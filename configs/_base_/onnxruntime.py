@@ -13,6 +13,8 @@ deploy = dict(
         not_in_onnx_export=dict(type='NotInOnnxExport'),
         squeeze=dict(type='Squeeze'),
         new_tensor=dict(type='NewTensor'),
+        deform_conv=dict(type='DeformConv'),
+        modulated_deform_conv=dict(type='ModulatedDeformConv'),
         adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),
     ),
 )

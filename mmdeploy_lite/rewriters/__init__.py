@@ -1,5 +1,14 @@
 """The built-in rewriters. Importing registers them; which of them run is said by the deploy config."""
 
-from . import mmcv_ops, mmdet_boxes, mmdet_dense, mmdet_detr, mmdet_roi, mmseg_segmentors, torch_ops
+from . import mmcv_deform, mmcv_ops, mmdet_boxes, mmdet_dense, mmdet_detr, mmdet_roi, mmseg_segmentors, torch_ops
 
-__all__ = ['mmcv_ops', 'mmdet_boxes', 'mmdet_dense', 'mmdet_detr', 'mmdet_roi', 'mmseg_segmentors', 'torch_ops']
+__all__ = [
+    'mmcv_deform',
+    'mmcv_ops',
+    'mmdet_boxes',
+    'mmdet_dense',
+    'mmdet_detr',
+    'mmdet_roi',
+    'mmseg_segmentors',
+    'torch_ops',
+]
