@@ -112,7 +112,8 @@ def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[Allowe
 
 
 def _short(filename: str) -> str:
-    """A library's file by its place in the library: where that is installed says nothing, and goes into the metadata."""
+    """A library's file by its place in the library: where that is installed says nothing, and goes into the metadata.
+    """
     return filename.replace('\\', '/').rpartition('site-packages/')[2]
 
 

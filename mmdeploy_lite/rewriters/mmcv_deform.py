@@ -17,11 +17,12 @@ Pair = int | tuple[int, int]
 
 @REWRITERS.register_module()
 class DeformConv(FunctionRewriter):
-    """One GridSample of all kernel taps and one convolution over them; mmcv's own export gives an operator of its domain.
+    """One GridSample of all kernel taps and one convolution over them; mmcv's own export gives an operator of its
+    domain.
 
-    Deformable convolution (https://arxiv.org/abs/1703.06211) samples the input bilinearly at each kernel tap's place plus
-    its offset, zero outside, and sums the samples with the kernel's weights. With ``align_corners=True`` GridSample's
-    coordinates are pixels but for a scale.
+    Deformable convolution (https://arxiv.org/abs/1703.06211) samples the input bilinearly at each kernel tap's place
+    plus its offset, zero outside, and sums the samples with the kernel's weights. With ``align_corners=True``
+    GridSample's coordinates are pixels but for a scale.
     """
 
     target = 'mmcv.ops.deform_conv.deform_conv2d'

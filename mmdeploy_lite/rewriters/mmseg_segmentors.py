@@ -40,7 +40,8 @@ class WindowGrid(NamedTuple):
         return counts
 
     def strips(self) -> list[tuple[int, int, list[int]]]:
-        """Start, end and the windows that cover it, of each part of the axis between two neighbouring window borders."""
+        """Start, end and the windows that cover it, of each part of the axis between two neighbouring window borders.
+        """
         borders = sorted({*self.starts, *(start + self.window for start in self.starts)})
         return [
             (begin, end, [i for i, start in enumerate(self.starts) if start <= begin and end <= start + self.window])

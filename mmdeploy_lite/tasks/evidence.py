@@ -108,7 +108,8 @@ class _RecordPaste(FunctionRewriter):
         return undecided
 
     def rounding(self, answer: Detections, double: Detections, pasted: _RecordPaste) -> np.ndarray:
-        """(K,) by how much each mask's probabilities differ at most between float32 and float64; 0 without a counterpart.
+        """(K,) by how much each mask's probabilities differ at most between float32 and float64; 0 without a
+        counterpart.
 
         Args:
             answer: in float32, whose masks were recorded here.

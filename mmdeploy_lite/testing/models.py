@@ -1,4 +1,5 @@
-"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in."""
+"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in.
+"""
 
 from __future__ import annotations
 
