@@ -155,6 +155,22 @@ class TestMasks:
         evidence = DetectionEvidence(mask_undecided=undecided[::-1].copy())
         assert compare_detections(ref, out, SIZE, evidence=evidence).verdict == 'unequal'
 
+    def test_rounding_that_float64_shows_is_asked_for_once_and_only_then(self, dets: Build) -> None:
+        ref = dets([A, B], [0.9, 0.5], masks=masks_of((10, 10), (100, 20)))
+        out = dets([A, B], [0.9, 0.5], masks=masks_of((10, 10), (100, 20)))
+        rounded, asked = np.zeros_like(ref.masks), []
+        rounded[1, 20, 100] = True
+        evidence = DetectionEvidence(mask_rounded=lambda: asked.append(1) or rounded)
+        assert compare_detections(ref, out, SIZE, evidence=evidence).equal and not asked
+        out.masks[1, 20, 100] = False
+        result = compare_detections(ref, out, SIZE, evidence=evidence)
+        assert result.equal and (result.clear_pixels, result.excused_pixels) == (0, 1) and len(asked) == 1
+        out.masks[1, 20, 101] = False
+        result = compare_detections(ref, out, SIZE, evidence=evidence)
+        assert result.verdict == 'unequal' and (result.clear_pixels, result.excused_pixels) == (1, 1)
+        evidence = DetectionEvidence(mask_rounded=lambda: None)  # the model cannot run in float64
+        assert compare_detections(ref, out, SIZE, evidence=evidence).clear_pixels == 2
+
     def test_too_many_undecided_pixels(self, dets: Build) -> None:
         ref, out = (dets([A], [0.9], masks=masks_of((10, 10))) for _ in range(2))
         out.masks[0, 10:12, 10:25] = False
