@@ -26,8 +26,7 @@ zoo: $(STAMP)
 	$(BIN)/python tools/zoo.py
 
 bench: $(STAMP)
-	$(BIN)/python tools/benchmark.py $(DETECTOR) demo/images/landscape.jpg
-	$(BIN)/python tools/benchmark.py $(SEGMENTOR) demo/images/landscape.jpg
+	$(BIN)/python tools/bench_set.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

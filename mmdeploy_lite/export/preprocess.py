@@ -14,7 +14,8 @@ from .shapes import python_shape, static_size
 
 # Classes whose test-time forward is what InGraphPreprocess does; a subclass with a forward of its own is refused by
 # name.
-_KNOWN = ('ImgDataPreprocessor', 'DetDataPreprocessor', 'SegDataPreProcessor')
+# BoxInst's adds training targets to mmdet's.
+_KNOWN = ('ImgDataPreprocessor', 'DetDataPreprocessor', 'SegDataPreProcessor', 'BoxInstDataPreprocessor')
 
 
 @dataclass(frozen=True)
