@@ -52,15 +52,16 @@ def _name(step: Mapping[str, Any]) -> str:
 def fix_shape(steps: Sequence[Mapping[str, Any]], shape: tuple[int, int]) -> list[dict[str, Any]]:
     """Change a pipeline's Resize and Pad so that every image comes out as ``shape``.
 
-    With a ``Pad`` in the pipeline the aspect ratio is kept and the rest padded, as the pipeline does; without one,
-    the image is resized to the shape. Steps of other kinds stay.
+    With a ``Pad`` in the pipeline and a square shape, the aspect ratio is kept and the rest padded, as the pipeline does.
+    Otherwise the image is resized to the shape: the libraries' ``keep_ratio`` takes the scale for the longer and the
+    shorter side, whichever way the image lies, so a portrait would not fit a landscape shape. Steps of other kinds stay.
 
     Args:
         steps: the test pipeline.
         shape: (h, w) in pixels.
     """
     height, width = shape
-    pads = any(_name(step) == 'Pad' for step in steps)
+    letterbox = height == width and any(_name(step) == 'Pad' for step in steps)
     fixed, resized = [], False
     for step in steps:
         step, name = dict(step), _name(step)
@@ -68,7 +69,7 @@ def fix_shape(steps: Sequence[Mapping[str, Any]], shape: tuple[int, int]) -> lis
             if resized:
                 continue
             keep = {key: step[key] for key in ('interpolation', 'backend') if key in step}
-            step = dict(type='Resize', scale=(width, height), keep_ratio=pads, **keep)
+            step = dict(type='Resize', scale=(width, height), keep_ratio=letterbox, **keep)
             resized = True
         elif name == 'Pad':
             step = {key: value for key, value in step.items() if key in ('type', 'pad_val', 'padding_mode')}
@@ -76,7 +77,7 @@ def fix_shape(steps: Sequence[Mapping[str, Any]], shape: tuple[int, int]) -> lis
         fixed.append(step)
     if not resized:
         loader = next((index for index, step in enumerate(fixed) if _name(step) in _LOADERS), -1)
-        fixed.insert(loader + 1, dict(type='Resize', scale=(width, height), keep_ratio=pads))
+        fixed.insert(loader + 1, dict(type='Resize', scale=(width, height), keep_ratio=letterbox))
     return fixed
 
 
