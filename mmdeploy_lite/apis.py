@@ -17,7 +17,6 @@ from .export.describe import file_facts, versions
 from .loading import LoadedModel, check_image
 from .prepare import Prepared, prepare
 from .progress import Stages
-from .registry import REWRITERS
 from .tasks import BaseTask, Sample
 from .workdir import TemporaryFile, put_in_place
 
@@ -128,8 +127,7 @@ def _report(attempt: Attempt, prepared: Prepared, stages: Stages, path: Path) ->
         warnings.append(f'height and width are fixed at {height} x {width}: {attempt.reason}')
     for key in graph.never_fired:
         if key in settings.required:
-            targets = ', '.join(REWRITERS.get(settings.rewriters[key]['type']).target_paths())
-            warnings.append(f"your rewriter '{key}' never fired: nothing called {targets}")
+            warnings.append(f"your rewriter '{key}' never fired: nothing called {', '.join(graph.targets[key])}")
     return Report(
         file=file_facts(graph.model, path),
         checks=attempt.verification.checks,

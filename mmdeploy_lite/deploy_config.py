@@ -72,6 +72,7 @@ def resolve_deploy_config(default: Mapping[str, Any], *layers: Mapping[str, Any]
     config = DeployConfig(**merged, rewriters=rewriters, required=named)
     _validate_kinds(config)
     _validate_input(config.input)
+    _validate_audit(config.audit)
     return config
 
 
@@ -88,6 +89,11 @@ def _validate_kinds(config: DeployConfig) -> None:
         value, boolean = getattr(config, item.name), item.type == 'bool'
         if item.name != 'required' and not isinstance(value, bool if boolean else Mapping):
             raise ConfigError(f'deploy.{item.name} is {value!r}; it must be {"True or False" if boolean else "a dict"}')
+
+
+def _validate_audit(settings: Mapping[str, Any]) -> None:
+    if unknown := sorted(set(settings) - {'allow'}):
+        raise ConfigError(f'deploy.audit has the unknown key {", ".join(unknown)}; known is allow')
 
 
 def _validate_input(settings: Mapping[str, Any]) -> None:

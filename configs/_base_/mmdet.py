@@ -14,6 +14,7 @@ deploy = dict(
         scale_boxes=dict(type='ScaleBoxes'),
         detr_pre_transformer=dict(type='DETRPreTransformer'),
         roi_head_predict=dict(type='RoIHeadPredict'),
+        bbox_head_predict=dict(type='BBoxHeadPredict'),
         split_of_one=dict(type='SplitOfOne'),
         roi_extractor=dict(type='SingleRoIExtractor'),
         roi_align=dict(type='RoIAlign'),

@@ -6,6 +6,7 @@ warning is the only sign. Lines are named by their text, not their number, which
 
 from __future__ import annotations
 
+import fnmatch
 import linecache
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ class AllowedLine:
     """One line, or several that look alike.
 
     Attributes:
-        file: end of the source file's path, with forward slashes.
+        file: the last parts of the source file's path, with forward slashes; ``*`` stands for any characters, '' for
+            every file.
         line: a part of the line's text; '' for every line of the file.
         reason: why the frozen value is the same for every image.
     """
@@ -31,47 +33,71 @@ class AllowedLine:
 
     def allows(self, filename: str, text: str) -> bool:
         """Whether this entry is about that line."""
-        return filename.replace('\\', '/').endswith(self.file) and self.line in text
+        path = '/' + filename.replace('\\', '/')
+        return (not self.file or fnmatch.fnmatchcase(path, f'*/{self.file}')) and self.line in text
 
 
+_DENSE_HEADS, _ROI_HEADS = 'mmdet/models/dense_heads', 'mmdet/models/roi_heads'
 _CHANNELS = 'channels and other sizes that no image changes'
 
 ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('', 'assert ', 'an assertion: it holds while tracing, and freezes no value'),
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
     AllowedLine('torch/nn/functional.py', '1.0 / float(E)', 'of attention: the number of channels'),
-    AllowedLine('detr_head.py', 'len(cls_score)', 'the number of queries is fixed'),
+    AllowedLine(f'{_DENSE_HEADS}/*detr_head.py', 'len(cls_score)', 'the number of queries is fixed'),
     AllowedLine(
         'mmengine/structures/instance_data.py', 'len(', 'InstanceData only compares lengths; see len(results) of RPN'
     ),
     AllowedLine('mmengine/structures/pixel_data.py', '', 'PixelData only compares sizes'),
     AllowedLine('mmengine/structures/base_data_element.py', '', 'only looks at types'),
     AllowedLine(
-        'delta_xywh_bbox_coder.py', 'if num_bboxes == 0', 'no anchors or proposals: all that follows is as empty'
+        'mmdet/models/task_modules/coders/delta_xywh_bbox_coder.py',
+        'if num_bboxes == 0',
+        'Delta2BBox hands it a row more than there are boxes',
     ),
     AllowedLine(
-        'base_dense_head.py',
+        f'{_DENSE_HEADS}/base_dense_head.py',
         'results.bboxes.numel() > 0',
         'the number of candidates is fixed; none at all stops the export',
     ),
-    AllowedLine('rpn_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
-    AllowedLine('yolox_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
+    AllowedLine(f'{_DENSE_HEADS}/rpn_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
+    AllowedLine(f'{_DENSE_HEADS}/yolox_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
     AllowedLine('mmseg/models/segmentors/base.py', 'if C > 1', _CHANNELS),
     AllowedLine('mmseg/models/segmentors/base.py', 'for i in range(batch_size)', 'the batch size is fixed'),
     AllowedLine(
-        'rpn_head.py', '0 < nms_pre < scores.shape[0]', 'RPNPreselect leaves at most nms_pre anchors, at any image size'
+        f'{_DENSE_HEADS}/rpn_head.py',
+        '0 < nms_pre < scores.shape[0]',
+        'RPNPreselect leaves at most nms_pre anchors, at any image size',
     ),
-    AllowedLine('roi_head.py', 'if rois.shape[0] == 0', 'no proposals: RoIAlign and the heads then run on none'),
-    AllowedLine('roi_head.py', 'if mask_rois.shape[0] == 0', 'no detections: the mask head then runs on none'),
-    AllowedLine('roi_head.py', 'len(p) for p in proposals', 'of one image, the split by these numbers is the whole'),
     AllowedLine(
-        'roi_head.py', 'len(res) for res in results_list', 'of one image, the split by these numbers is the whole'
+        f'{_ROI_HEADS}/*roi_head.py', 'if rois.shape[0] == 0', 'no proposals: RoIAlign and the heads then run on none'
     ),
-    AllowedLine('roi_head.py', 'rois[i].shape[0] > 0', 'no proposals: the refined ones are as many'),
+    AllowedLine(
+        f'{_ROI_HEADS}/*roi_head.py', 'if mask_rois.shape[0] == 0', 'no detections: the mask head then runs on none'
+    ),
+    AllowedLine(
+        f'{_ROI_HEADS}/*roi_head.py',
+        'len(p) for p in proposals',
+        'of one image, the split by these numbers is the whole',
+    ),
+    AllowedLine(
+        f'{_ROI_HEADS}/*roi_head.py',
+        'len(res) for res in results_list',
+        'of one image, the split by these numbers is the whole',
+    ),
+    AllowedLine(f'{_ROI_HEADS}/*roi_head.py', 'rois[i].shape[0] > 0', 'no proposals: the refined ones are as many'),
     AllowedLine('', "for s in img_meta['scale_factor']", 'a scale factor is two numbers, for every image'),
-    AllowedLine('bbox_head.py', 'if roi.shape[0] == 0', 'no proposals: NMS then runs on none'),
-    AllowedLine('fcn_mask_head.py', 'if bboxes.shape[0] == 0', 'no detections: as many masks are pasted'),
-    AllowedLine('bbox_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'),
+    AllowedLine(
+        f'{_ROI_HEADS}/bbox_heads/*bbox_head.py', 'if roi.shape[0] == 0', 'BBoxHeadPredict hands it a row more than there are RoIs'
+    ),
+    AllowedLine(
+        f'{_ROI_HEADS}/mask_heads/fcn_mask_head.py',
+        'if bboxes.shape[0] == 0',
+        'no detections: as many masks are pasted',
+    ),
+    AllowedLine(
+        f'{_ROI_HEADS}/bbox_heads/*bbox_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'
+    ),
 )
 
 
@@ -82,18 +108,25 @@ def allowed_lines(extra: Iterable[Mapping[str, Any]] = ()) -> list[AllowedLine]:
         extra: dicts with ``file``, ``line`` and ``reason``.
 
     Raises:
-        ConfigError: an entry without one of these.
+        ConfigError: an entry that is anything else.
     """
     lines = list(ALLOWED)
-    for entry in extra:
-        try:
-            lines.append(AllowedLine(**entry))
-        except TypeError:
+    for entry in extra if isinstance(extra, (list, tuple)) else [extra]:
+        if (
+            not isinstance(entry, Mapping)
+            or {*entry} != {'file', 'line', 'reason'}
+            or not all(map(_is_text, entry.values()))
+        ):
             raise ConfigError(
-                f'audit.allow has {dict(entry)}; each entry is'
+                f'audit.allow has {entry!r}; each entry is'
                 ' dict(file=end of the path, line=part of the line, reason=why)'
-            ) from None
+            )
+        lines.append(AllowedLine(**entry))
     return lines
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[AllowedLine]) -> list[str]:
@@ -112,8 +145,7 @@ def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[Allowe
 
 
 def _short(filename: str) -> str:
-    """A library's file by its place in the library: where that is installed says nothing, and goes into the metadata.
-    """
+    """A library's file by its place in the library: where that is installed says nothing, and goes into the file."""
     return filename.replace('\\', '/').rpartition('site-packages/')[2]
 
 

@@ -81,17 +81,17 @@ def _is_per_image(max_shape: Any) -> bool:
 
 @REWRITERS.register_module()
 class ScaleBoxes(FunctionRewriter):
-    """Scales by traced factors, which the original's ``new_tensor([...])`` freezes."""
+    """Scales by traced factors, which the original's ``new_tensor([...])`` freezes, and takes no number of a shape."""
 
     target = 'mmdet.structures.bbox.transforms.scale_boxes'
 
     def __call__(self, origin: Callable, boxes: Any, scale_factor: Sequence[Any]) -> Any:
-        if not isinstance(boxes, Tensor) or not any(isinstance(factor, Tensor) for factor in scale_factor):
+        if not isinstance(boxes, Tensor):
             return origin(boxes, scale_factor)
-        factors = torch.stack(
-            [factor if isinstance(factor, Tensor) else torch.tensor(factor) for factor in scale_factor]
-        )
-        return boxes * factors.to(boxes).repeat(python_shape(boxes)[-1] // 2)
+        factors = [
+            factor.to(boxes) if isinstance(factor, Tensor) else boxes.new_full((), factor) for factor in scale_factor
+        ]
+        return boxes * torch.stack(factors).repeat(python_shape(boxes)[-1] // 2)
 
 
 def inverse_scale(img_meta: dict) -> list[Any]:

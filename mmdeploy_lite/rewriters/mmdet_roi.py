@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
-from ..export.shapes import python_int, python_shape
+from ..export.shapes import python_int, python_shape, tracing_paused
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -43,6 +43,36 @@ class RoIHeadPredict(FunctionRewriter):
             features = tuple(level[index : index + 1] for level in x)
             results += origin(head, features, [proposals], [sample], rescale=rescale, **kwargs)
         return results
+
+
+@REWRITERS.register_module()
+class BBoxHeadPredict(FunctionRewriter):
+    """Hands the original one RoI more, of which the head is sure that it is background, for NMS to drop.
+
+    The original's early return for no proposals would be frozen, and its ``view(n, -1)`` is no shape that ONNX has for
+    n = 0.
+    """
+
+    target = 'mmdet.models.roi_heads.bbox_heads.bbox_head.BBoxHead._predict_by_feat_single'
+
+    def __call__(
+        self,
+        origin: Callable,
+        head: Any,
+        roi: Tensor,
+        cls_score: Tensor,
+        bbox_pred: Tensor,
+        img_meta: dict,
+        rescale: bool = False,
+        rcnn_test_cfg: Any = None,
+    ) -> Any:
+        if rcnn_test_cfg is not None and isinstance(cls_score, Tensor) and isinstance(bbox_pred, Tensor):
+            with tracing_paused():
+                background = torch.zeros(1, cls_score.shape[1]).to(cls_score)
+                background[:, -1] = 1e4
+            roi, bbox_pred = (torch.cat([rows, rows.new_zeros(1, python_shape(rows)[1])]) for rows in (roi, bbox_pred))
+            cls_score = torch.cat([cls_score, background])
+        return origin(head, roi, cls_score, bbox_pred, img_meta, rescale=rescale, rcnn_test_cfg=rcnn_test_cfg)
 
 
 @REWRITERS.register_module()

@@ -305,3 +305,57 @@ class TestRoIHeadPredict:
         levels = (feature_map(0, batch=1),)
         (result,) = RoIHeadPredict()(self.origin, 'head', levels, ['p0'], ['s0'])
         assert result[2:] == (['p0'], ['s0'], False, {})
+
+
+class TestBBoxHeadPredict:
+    @staticmethod
+    def head(**kwargs):
+        from mmdet.models.roi_heads.bbox_heads import BBoxHead
+
+        return BBoxHead(num_classes=3, in_channels=4, roi_feat_size=1, with_avg_pool=False, **kwargs).eval()
+
+    @staticmethod
+    def function(head, cfg):
+        cfg = ConfigDict(cfg)
+
+        def predict(rois, cls_score, bbox_pred):
+            meta = dict(img_shape=(SIZE, SIZE), scale_factor=(2.0, 0.5))
+            results = head._predict_by_feat_single(
+                roi=rois, cls_score=cls_score, bbox_pred=bbox_pred, img_meta=meta, rescale=True, rcnn_test_cfg=cfg
+            )
+            return results.bboxes, results.scores, results.labels
+
+        return predict
+
+    @staticmethod
+    def inputs(seed, n, classes=3, scores=4):
+        generator = torch.Generator().manual_seed(seed)
+        cls_score = 2 * torch.randn(n, scores, generator=generator)
+        return rois(seed, 40, batch=1)[:n], cls_score, torch.randn(n, 4 * classes, generator=generator)
+
+    REWRITERS = ('BBoxHeadPredict', 'MulticlassNMS', 'BatchedNMS', 'Delta2BBox', 'ScaleBoxes', 'NotInOnnxExport')
+    CFG = dict(score_thr=0.05, nms=dict(type='nms', iou_threshold=0.5), max_per_img=100)
+
+    @pytest.mark.parametrize('agnostic', [False, True])
+    @pytest.mark.parametrize('score_thr', [0.05, 0.0])
+    def test_against_the_original(self, traced, agnostic, score_thr):
+        """Every class keeps its own decoded box; more RoIs, fewer, and none."""
+        classes = 1 if agnostic else 3
+        function = self.function(self.head(reg_class_agnostic=agnostic), dict(self.CFG, score_thr=score_thr))
+        graph = traced(function, self.inputs(0, 20, classes), list(self.REWRITERS), [[0]] * 3)
+        assert graph.unknown == []
+        for seed, n in ((1, 40), (2, 3)):
+            assert len(graph.check(*self.inputs(seed, n, classes), atol=1e-4)[0]) > 2
+        graph.check(*self.inputs(3, 0, classes))
+
+    def test_custom_activation(self, traced):
+        """Seesaw loss scores objectness beside the classes."""
+        loss = dict(type='mmdet.SeesawLoss', num_classes=3)
+        graph = traced(
+            self.function(self.head(loss_cls=loss), self.CFG),
+            self.inputs(0, 20, scores=5),
+            list(self.REWRITERS),
+            [[0]] * 3,
+        )
+        assert len(graph.check(*self.inputs(1, 40, scores=5), atol=1e-4)[0]) > 2
+        assert [len(value) for value in graph.run(*self.inputs(1, 0, scores=5))] == [0, 0, 0]
