@@ -2,11 +2,14 @@
 
 A Python ``if``, ``int()``, ``len()`` or loop over a traced value is frozen as it fell for one image; the tracer's
 warning is the only sign. Lines are named by their text, not their number, which changes from release to release.
+Assertions need no entry.
 """
 
 from __future__ import annotations
 
+import ast
 import fnmatch
+import functools
 import linecache
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,7 +44,6 @@ _DENSE_HEADS, _ROI_HEADS = 'mmdet/models/dense_heads', 'mmdet/models/roi_heads'
 _CHANNELS = 'channels and other sizes that no image changes'
 
 ALLOWED: tuple[AllowedLine, ...] = (
-    AllowedLine('', 'assert ', 'an assertion: it holds while tracing, and freezes no value'),
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
     AllowedLine('torch/nn/functional.py', '1.0 / float(E)', 'of attention: the number of channels'),
     AllowedLine(f'{_DENSE_HEADS}/*detr_head.py', 'len(cls_score)', 'the number of queries is fixed'),
@@ -88,7 +90,9 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine(f'{_ROI_HEADS}/*roi_head.py', 'rois[i].shape[0] > 0', 'no proposals: the refined ones are as many'),
     AllowedLine('', "for s in img_meta['scale_factor']", 'a scale factor is two numbers, for every image'),
     AllowedLine(
-        f'{_ROI_HEADS}/bbox_heads/*bbox_head.py', 'if roi.shape[0] == 0', 'BBoxHeadPredict hands it a row more than there are RoIs'
+        f'{_ROI_HEADS}/bbox_heads/*bbox_head.py',
+        'if roi.shape[0] == 0',
+        'BBoxHeadPredict hands it a row more than there are RoIs',
     ),
     AllowedLine(
         f'{_ROI_HEADS}/mask_heads/fcn_mask_head.py',
@@ -132,16 +136,15 @@ def _is_text(value: Any) -> bool:
 def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[AllowedLine]) -> list[str]:
     """The tracer's warnings at lines that nobody vouched for, one description per line of code."""
     allowed = list(allowed)
-    found: dict[tuple[str, int], str] = {}
-    for warning in warnings:
-        text = linecache.getline(warning.filename, warning.lineno).strip()
-        statement = text + _continuation(warning.filename, warning.lineno)
-        if _only_raises(warning.filename, warning.lineno) or any(
-            entry.allows(warning.filename, statement) for entry in allowed
-        ):
+    found = []
+    for filename, lineno in dict.fromkeys((warning.filename, warning.lineno) for warning in warnings):
+        statement = _statement_at(filename, lineno)
+        text = _text(filename, statement, lineno)
+        if _is_assertion(statement) or any(entry.allows(filename, text) for entry in allowed):
             continue
-        found[warning.filename, warning.lineno] = f'{_short(warning.filename)}:{warning.lineno}: {text}'
-    return list(found.values())
+        line = linecache.getline(filename, lineno).strip()
+        found.append(f'{_short(filename)}:{lineno}: {line}')
+    return found
 
 
 def _short(filename: str) -> str:
@@ -149,21 +152,32 @@ def _short(filename: str) -> str:
     return filename.replace('\\', '/').rpartition('site-packages/')[2]
 
 
-def _only_raises(filename: str, lineno: int) -> bool:
-    """An ``if`` whose body is ``raise`` is an assertion: while tracing it did not raise, and what follows is the
-    same.
-    """
-    text = linecache.getline(filename, lineno).strip()
-    following = linecache.getline(filename, lineno + 1).strip()
-    return text.startswith('if ') and text.endswith(':') and following.startswith('raise ')
+def _is_assertion(statement: ast.stmt | None) -> bool:
+    """``assert``, or an ``if`` that raises: it held while tracing, what follows is the same, and no value is frozen."""
+    return isinstance(statement, ast.Assert) or (
+        isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Raise)
+    )
 
 
-def _continuation(filename: str, lineno: int) -> str:
-    """The lines before that belong to the same statement: an assertion over several lines warns at any of them."""
-    lines = []
-    for number in range(lineno - 1, max(lineno - 6, 0), -1):
-        text = linecache.getline(filename, number).strip()
-        if not text.endswith(('\\', '(', ',', 'and', 'or', '[')):
-            break
-        lines.append(text)
-    return ' '.join(lines)
+def _statement_at(filename: str, lineno: int) -> ast.stmt | None:
+    """The innermost statement that the line is a part of; None where the source cannot be read."""
+    around = [node for node in _statements(filename) if node.lineno <= lineno <= node.end_lineno]
+    return min(around, key=lambda node: node.end_lineno - node.lineno, default=None)
+
+
+@functools.lru_cache(maxsize=64)
+def _statements(filename: str) -> list[ast.stmt]:
+    try:
+        tree = ast.parse(''.join(linecache.getlines(filename)))
+    except SyntaxError:
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+
+
+def _text(filename: str, statement: ast.stmt | None, lineno: int) -> str:
+    """The source of a statement that may have several lines; of one with a body, up to that."""
+    if statement is None:
+        return linecache.getline(filename, lineno).strip()
+    body = getattr(statement, 'body', None)
+    last = max(body[0].lineno - 1, statement.lineno) if body else statement.end_lineno
+    return ' '.join(linecache.getline(filename, number).strip() for number in range(statement.lineno, last + 1))
