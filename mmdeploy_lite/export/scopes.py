@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import onnx
@@ -73,16 +73,21 @@ def _passes_through(args: Any, output: Any) -> bool:
 
 def lost_modules(recorder: ScopeRecorder, model: onnx.ModelProto) -> list[nn.Module]:
     """Leaf modules that ran and have no node of the graph, before any optimization, under their scope."""
-    scopes = set()
+    found = set()
     for node in model.graph.node:
         parts = node.name.split('/')[1:-1]
-        scopes.update(_plain('/' + '/'.join(parts[: depth + 1])) for depth in range(len(parts)))
-    return [module for module, scope in recorder.leaves.items() if _plain(scope) not in scopes]
+        found.update('/' + '/'.join(parts[: depth + 1]) for depth in range(len(parts)))
+    # `conv_1` may be what runs after `conv` in the code, or `conv` run again, which the exporter numbers
+    again = found - set(recorder.leaves.values())
+    return [
+        module for module, scope in recorder.leaves.items() if scope not in found and not _any_numbered(scope, again)
+    ]
 
 
-def _plain(scope: str) -> str:
-    """Without the counters that the exporter appends when a module runs again."""
-    return re.sub(r'_\d+(?=/|$)', '', scope)
+def _any_numbered(scope: str, found: Iterable[str]) -> bool:
+    """Whether a scope is there with the counters that the exporter appends to what runs again."""
+    numbered = re.compile('/'.join(f'{re.escape(part)}(_[0-9]+)?' for part in scope.split('/')))
+    return any(numbered.fullmatch(other) for other in found)
 
 
 def live_modules(root: nn.Module, modules: Iterable[nn.Module], run: Callable[[int], list[Tensor]]) -> list[nn.Module]:
@@ -129,9 +134,28 @@ def _equal(first: list[Tensor], second: list[Tensor]) -> bool:
 
 
 def _disturb(module: nn.Module, args: Any, output: Any) -> Any:
-    if isinstance(output, Tensor) and output.is_floating_point():
-        return output * 1.5 + 0.5
-    return output
+    return _changed(output)
+
+
+def _changed(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            return value * 1.5 + 0.5
+        return ~value if value.dtype == torch.bool else value + 1
+    if isinstance(value, dict):
+        return {key: _changed(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_changed(item) for item in value]
+        return type(value)(*items) if hasattr(value, '_fields') else type(value)(items)
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def _leaf_outputs(root: nn.Module, run: Callable[[], Any]) -> dict[nn.Module, list[Tensor]]:
@@ -139,8 +163,7 @@ def _leaf_outputs(root: nn.Module, run: Callable[[], Any]) -> dict[nn.Module, li
     kept: dict[nn.Module, list[Tensor]] = {}
 
     def keep(module: nn.Module, args: Any, output: Any) -> None:
-        values = output if isinstance(output, (list, tuple)) else [output]
-        kept.setdefault(module, []).extend(value for value in values if isinstance(value, Tensor))
+        kept.setdefault(module, []).extend(_tensors(output))
 
     handles = [module.register_forward_hook(keep) for module in root.modules() if next(module.children(), None) is None]
     try:
