@@ -75,12 +75,18 @@ def _rescale(module: nn.Module, classifier: bool, done: set[int]) -> Callable:
         if id(module) in done or output.numel() < 2:
             return None
         done.add(id(module))
-        scale = (_CLS_STD if classifier else 1.0) / output.std().clamp(min=1e-6)
+        mean = output.new_zeros(())
+        if classifier:  # each class by itself, or a few win everywhere
+            channel = output.dim() - 1 if isinstance(module, nn.Linear) else 1
+            mean = output.mean([dim for dim in range(output.dim()) if dim != channel])
+        spread = mean if isinstance(module, nn.Linear) or not classifier else mean[:, None, None]
+        scale = (_CLS_STD if classifier else 1.0) / (output - spread).std().clamp(min=1e-6)
         module.weight.data *= scale
-        shift = _CLS_MEAN - (output * scale).mean() if classifier and module.bias is not None else output.new_zeros(())
-        if module.bias is not None:
-            module.bias.data = module.bias.data * scale + shift
-        return output * scale + shift
+        if module.bias is None:
+            return output * scale
+        shift = _CLS_MEAN - mean * scale if classifier else mean
+        module.bias.data = module.bias.data * scale + shift
+        return (output - spread) * scale + (_CLS_MEAN if classifier else 0.0)
 
     return hook
 
@@ -125,14 +131,15 @@ class _ScoreLayer:
         """(anchors, classes): what brings the best log-odds of each class to ``log_odds``, or below."""
         if not self.softmax:
             return log_odds - rows.amax(dim=0)
-        # every class counts in the odds of the others: towards it in small steps, and at last all down by what is too
-        # much
+        # every class counts in the odds of the others: towards it in steps, then all classes down together until it holds
         shift = torch.zeros_like(rows[0, :, :-1])
-        for step in [*[0.5] * 30, None]:
-            classes = rows[..., :-1] + shift
-            odds = torch.cat([classes, rows[..., -1:]], dim=-1).softmax(-1)[..., :-1].logit().amax(dim=0)
-            missing = log_odds - odds
-            shift = shift + (missing.clamp(max=0) if step is None else missing * step)
+        for step in range(60):
+            logits = torch.cat([rows[..., :-1] + shift, rows[..., -1:]], dim=-1)
+            missing = log_odds - logits.softmax(-1)[..., :-1].logit().amax(dim=0)
+            if step < 30:
+                shift = shift + missing * 0.5
+            elif missing.amin() < 0:
+                shift = shift + missing.amin()
         return shift
 
 

@@ -1,9 +1,9 @@
-"""Models of the libraries' own configs with calibrated weights, ready to export; and images that they find things in.
-"""
+"""Models of the libraries' own configs with calibrated weights, and images that they find things in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from ..errors import DeployError
 from ..loading import LoadedModel, build_model, load_config, use_scope
-from ..tasks import BaseTask, Sample, TestPipeline, find_test_pipeline, infer_task
+from ..rewriting import FunctionRewriter, RewriteContext
+from ..tasks import BaseTask, Sample, TestPipeline, find_test_pipeline, fix_shape, infer_task
 from .calibrate import Calibration, calibrate, distinct_scores, silence
 from .images import empty, scene
 
@@ -46,6 +47,12 @@ class TestModel:
     def samples(self, images: Mapping[str, np.ndarray]) -> list[Sample]:
         """Images, by name, as the test pipeline leaves them."""
         return [self.task.prepare(name, image) for name, image in images.items()]
+
+    def sample_at(self, name: str, image: np.ndarray, shape: tuple[int, int]) -> Sample:
+        """An image that the test pipeline, its Resize and Pad changed for it, brings to ``shape`` (h, w)."""
+        task = copy.copy(self.task)
+        task.pipeline = TestPipeline(fix_shape(self.steps, shape))
+        return task.prepare(name, image)
 
 
 def zoo_model(
@@ -150,3 +157,28 @@ def score_threshold(model: TestModel) -> float | None:
 
 def _scores(task: BaseTask, sample: Sample) -> np.ndarray:
     return task.test_step(sample).pred_instances.scores.float().cpu().numpy()
+
+
+class _CountProposals(FunctionRewriter):
+    """How many proposals reach a RoI head."""
+
+    target = 'mmdet.models.roi_heads.base_roi_head.BaseRoIHead.predict'
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, origin: Callable, head: Any, x: Any, proposals: list[Any], *args: Any, **kwargs: Any) -> Any:
+        self.count = len(proposals[0])
+        return origin(head, x, proposals, *args, **kwargs)
+
+
+def count_proposals(task: BaseTask, sample: Sample) -> int:
+    """How many boxes a detector considers in an image.
+
+    Returns:
+        Of a two-stage detector the proposals, of another the candidates of NMS; 0 for one without either.
+    """
+    proposals = _CountProposals()
+    with RewriteContext({'proposals': proposals}):
+        calls = task.reference(sample)[1].nms_calls
+    return proposals.count or (len(calls[-1].scores) if calls else 0)
