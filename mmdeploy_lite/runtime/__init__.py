@@ -1,5 +1,12 @@
-"""What runs an exported file where there is no PyTorch: NumPy and ONNX Runtime."""
+"""What runs an exported file where there is no PyTorch: NumPy, ONNX Runtime and OpenCV.
 
+>>> from mmdeploy_lite.runtime import Model
+>>> Model('model.onnx')('street.jpg')
+"""
+
+from .model import Model
+from .pipeline import Pipeline, check_steps
+from .results import Detections, SegMap
 from .session import FileSession, read_metadata
 
-__all__ = ['FileSession', 'read_metadata']
+__all__ = ['Detections', 'FileSession', 'Model', 'Pipeline', 'SegMap', 'check_steps', 'read_metadata']

@@ -72,17 +72,21 @@ class FileSession:
         threads: int | None = None,
         quiet: bool = True,
     ) -> None:
-        import onnxruntime
-
+        try:
+            import onnxruntime
+        except ModuleNotFoundError as error:
+            raise BackendError(
+                "onnxruntime is not installed: pip install onnxruntime, or 'mmdeploy_lite[runtime]'"
+            ) from error
         if not Path(path).is_file():
             raise BackendError(f'there is no file {path}')
         missing = [name for name in providers if name not in onnxruntime.get_available_providers()]
         if missing:
-            raise BackendError(
-                f'this onnxruntime has no {", ".join(missing)}; it has'
-                f' {", ".join(onnxruntime.get_available_providers())}'
-            )
+            available = ', '.join(onnxruntime.get_available_providers())
+            raise BackendError(f'this onnxruntime has no {", ".join(missing)}; it has {available}')
         options = onnxruntime.SessionOptions()
+        if threads is not None and threads < 1:
+            raise BackendError(f'{threads} threads cannot run anything; give 1 or more, or leave it to ONNX Runtime')
         if quiet:
             options.log_severity_level = 3
         if threads is not None:
@@ -91,7 +95,10 @@ class FileSession:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
         except Exception as error:  # onnxruntime's errors have no common base that older releases export
             raise BackendError(f'ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}') from error
-        self.metadata = read_metadata(self._session.get_modelmeta().custom_metadata_map)
+        try:
+            self.metadata = read_metadata(self._session.get_modelmeta().custom_metadata_map)
+        except BackendError as error:
+            raise BackendError(f'{path}: {error}') from None
         self._inputs = {item.name: item for item in self._session.get_inputs()}
         self.input_names = list(self._inputs)
         self.output_names = [item.name for item in self._session.get_outputs()]

@@ -1,0 +1,166 @@
+"""A file as a function of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import BackendError, ImageError
+from .pipeline import Pipeline, Prepared
+from .results import Detections, SegMap
+from .session import FileSession
+
+Image = str | Path | np.ndarray
+Result = Detections | SegMap
+
+
+class Model:
+    """An exported file that answers images.
+
+    All it needs to know stands in the file. Nothing in it changes once it is built: several threads may call it.
+
+    Args:
+        path: the ``.onnx`` file.
+        providers: of ONNX Runtime, in order of preference.
+        threads: for one operator; None leaves it to ONNX Runtime.
+
+    Attributes:
+        session: the file as a function of arrays; has the metadata.
+        task: 'detection', 'instance_segmentation' or 'segmentation'.
+        classes: their names.
+        palette: (r, g, b) of each class, 0-255.
+        rescale: answers are in original pixels; else in those of the image as the pipeline leaves it.
+
+    Raises:
+        BackendError: no such file, not an ONNX file or a damaged one, not made by this package, or one whose inputs or
+            outputs are for a program of your own.
+
+    Example:
+        >>> model = Model('model.onnx')
+        >>> found = model('street.jpg')
+        >>> found.bboxes, found.scores, found.names
+    """
+
+    def __init__(
+        self, path: str | Path, providers: Sequence[str] = ('CPUExecutionProvider',), threads: int | None = None
+    ) -> None:
+        self.session = FileSession(path, providers, threads)
+        metadata = self.session.metadata
+        try:
+            self.task: str = metadata['task']
+            self.classes: tuple[str, ...] = tuple(metadata['classes'])
+            self.palette: list[tuple[int, int, int]] = [tuple(color) for color in metadata['palette']]
+            self.rescale: bool = metadata['rescale']
+            self._dtype = np.dtype(metadata['dtype'])
+            steps, codebase = metadata['pipeline'], metadata['codebase']
+        except (KeyError, TypeError) as error:
+            raise BackendError(f'the metadata of {path} is not complete: {error}; export it again') from error
+        self._read = self._reader(path)
+        if steps is None:
+            raise BackendError(
+                f'{path} was exported with deploy.input.runtime_pipeline=False: it does not say how to prepare an'
+                ' image. Prepare its inputs yourself and run it with mmdeploy_lite.runtime.FileSession'
+            )
+        batch, channels, *self._size = self.session.input_shapes['image']
+        self._batch = batch if isinstance(batch, int) else 1
+        self.pipeline = Pipeline(steps, codebase, channels if isinstance(channels, int) else 3)
+
+    def __call__(self, images: Image | Sequence[Image]) -> Any:
+        """Answer one image, or several.
+
+        Args:
+            images: a file, or (H, W, 3) uint8 BGR; or a list of these, which may differ in size.
+
+        Returns:
+            :class:`Detections` or :class:`SegMap`; for a list, a list of these in the same order.
+
+        Raises:
+            ImageError: no image, or one of a size that the file does not take.
+            BackendError: ONNX Runtime failed.
+        """
+        if not isinstance(images, (list, tuple)):
+            return self.run([self.prepare(images)])[0]
+        results: list[Result] = []
+        batch: list[Prepared] = []
+        for image in images:
+            prepared = self.prepare(image)
+            if batch and (len(batch) == self._batch or not _alike(batch[0], prepared)):
+                results += self.run(batch)
+                batch = []
+            batch.append(prepared)
+        return results + self.run(batch) if batch else results
+
+    def prepare(self, image: Image) -> Prepared:
+        """Run the pipeline on one image.
+
+        Raises:
+            ImageError: no image, or one of a size that the file does not take.
+        """
+        prepared = self.pipeline(image)
+        if not self.takes(prepared.shape):
+            fixed, got, original = (
+                ' x '.join(map(str, size)) for size in (self._size, prepared.shape, prepared.ori_shape)
+            )
+            reason = self.session.metadata.get('shapes', {}).get('reason', 'the size is fixed')
+            raise ImageError(
+                f'{prepared.name} of {original} pixels comes out of the pipeline as {got}, the file takes only {fixed}'
+                f' (height x width; {reason}). Export with --shape, after which every image comes out the same'
+            )
+        return prepared
+
+    def takes(self, shape: tuple[int, int]) -> bool:
+        """Whether the file takes what the pipeline made of an image, (h, w) in pixels."""
+        return all(not isinstance(size, int) or size == got for size, got in zip(self._size, shape, strict=True))
+
+    def run(self, batch: Sequence[Prepared]) -> list[Result]:
+        """Answer images that the pipeline has prepared: of one size, and of one original size.
+
+        Args:
+            batch: not more than the file's batch size. The rest of a fixed batch is filled up and dropped.
+
+        Raises:
+            BackendError: ONNX Runtime failed.
+        """
+        filled = [*batch, *[batch[0]] * (self._batch - len(batch))]
+        feeds = {
+            'image': np.stack([item.tensor for item in filled]).astype(self._dtype, copy=False),
+            'scale_factor': np.array([item.scale_factor for item in filled], dtype=np.float32),
+            'ori_shape': np.array([item.ori_shape for item in filled], dtype=np.int64),
+        }
+        outputs = self.session.run({name: feeds[name] for name in self.session.input_names})
+        return [
+            self._read(outputs, index, item.ori_shape if self.rescale else item.shape)
+            for index, item in enumerate(batch)
+        ]
+
+    def _reader(self, path: str | Path) -> Any:
+        inputs, outputs = set(self.session.input_names), set(self.session.output_names)
+        if {'dets', 'labels', 'num_dets'} <= outputs:
+            read = self._detections
+        elif 'seg_map' in outputs:
+            read = self._seg_map
+        else:
+            raise BackendError(
+                f'{path} answers {", ".join(self.session.output_names)}; this reads dets, labels and num_dets, or'
+                ' seg_map. Run it with mmdeploy_lite.runtime.FileSession'
+            )
+        if unknown := inputs - {'image', 'scale_factor', 'ori_shape'}:
+            raise BackendError(f'{path} takes {", ".join(sorted(unknown))}, which an image does not give')
+        return read
+
+    def _detections(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> Detections:
+        count = int(outputs['num_dets'][index])
+        dets = outputs['dets'][index, :count]
+        masks = outputs['masks'][index, :count].astype(bool) if 'masks' in outputs else None
+        return Detections(dets[:, :4], dets[:, 4], outputs['labels'][index, :count], masks, shape, self.classes)
+
+    def _seg_map(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> SegMap:
+        return SegMap(outputs['seg_map'][index], shape, self.classes)
+
+
+def _alike(one: Prepared, other: Prepared) -> bool:
+    """Whether two images can be in one batch: masks and maps of one run have one size."""
+    return one.shape == other.shape and one.ori_shape == other.ori_shape
