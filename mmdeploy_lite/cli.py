@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import __version__
@@ -25,10 +25,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('--version', action='version', version=f'mmdeploy_lite {__version__}')
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
-    add_deploy_arguments(commands.add_parser('deploy', help='export a model and compare the file with PyTorch'))
-    add_benchmark_arguments(commands.add_parser('benchmark', help='time a file beside PyTorch and the bare network'))
+    argv = sys.argv[1:] if argv is None else list(argv)
+    for name, (add_arguments, help_text) in _commands().items():
+        command = commands.add_parser(name, help=help_text)
+        if argv[:1] == [name]:  # those of the others need libraries that are not there with the runtime alone
+            try:
+                add_arguments(command)
+            except ModuleNotFoundError as error:
+                extra = 'runtime' if name == 'infer' else 'export'
+                parser.error(f"'{name}' needs {error.name}: pip install 'mmdeploy_lite[{extra}]'")
     args = parser.parse_args(argv)
     return run(args)
+
+
+def _commands() -> dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]]:
+    return {
+        'deploy': (add_deploy_arguments, 'export a model and compare the file with PyTorch'),
+        'infer': (add_infer_arguments, 'run an exported file on images; needs no PyTorch'),
+        'benchmark': (add_benchmark_arguments, 'time a file beside PyTorch and the bare network'),
+    }
 
 
 def run_command(command: str, argv: Sequence[str] | None = None) -> int:
@@ -122,6 +137,13 @@ def deploy_command(args: argparse.Namespace) -> int:
         named = f'{args.config} {args.checkpoint} {args.images[0]}'
         console.print(f'next: mmdeploy-lite benchmark {named} --onnx {result.path}', highlight=False, soft_wrap=True)
     return 0 if result.equal else 1
+
+
+def add_infer_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``infer``."""
+    from .runtime.cli import add_infer_arguments
+
+    add_infer_arguments(parser)
 
 
 def add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
