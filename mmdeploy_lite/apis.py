@@ -11,6 +11,7 @@ import numpy as np
 
 from .check.images import variants
 from .check.report import Report
+from .check.runtime_check import check_pipeline, check_runtime
 from .errors import ConfigError
 from .export.attempt import Attempt, Exporting
 from .export.describe import file_facts, versions
@@ -99,6 +100,9 @@ def deploy(
             unsafe_checkpoint=unsafe_checkpoint,
         )
     task, shape = prepared.task, prepared.shape
+    carries_pipeline = prepared.settings.input.get('runtime_pipeline', True)
+    if carries_pipeline:
+        check_pipeline(task)
     with stages.stage('prepare'):
         named = list(zip([path.name for path in paths], pictures, strict=True))
         samples = [task.prepare(*item) for item in [*named, *variants(*named[0])]]
@@ -106,6 +110,13 @@ def deploy(
         exporting = Exporting(task, prepared.loaded, prepared.settings, prepared.steps, temporary, stages)
         reason = f'exported with --shape {shape[0]} {shape[1]}' if shape else task.static_reason()
         attempt = exporting.run(samples, reason)
+        if carries_pipeline:
+            with stages.stage('runtime'):
+                backend = prepared.settings.backend
+                options = {key: backend[key] for key in ('providers', 'threads') if key in backend}
+                checks, skipped = check_runtime(temporary, task, samples[: len(paths)], paths, **options)
+            attempt.verification.checks += checks
+            attempt.verification.not_exercised += skipped
         report = _report(attempt, prepared, stages, temporary)
         path = prepared.folder / ('model.onnx' if report.equal else 'model.unequal.onnx')
         report.file.path = str(path)

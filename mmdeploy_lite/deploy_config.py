@@ -22,7 +22,7 @@ class DeployConfig:
     Attributes:
         exporter: of the registry EXPORTERS.
         backend: of the registry BACKENDS.
-        input: ``dtype``, ``shape`` (h, w) or None, ``batch_size``.
+        input: ``dtype``, ``shape`` (h, w) or None, ``batch_size``, ``runtime_pipeline``.
         rescale: answers in original pixels.
         optimize: clean the graph up.
         tolerance: see :class:`mmdeploy_lite.check.tolerance.Tolerance`.
@@ -97,13 +97,16 @@ def _validate_audit(settings: Mapping[str, Any]) -> None:
 
 
 def _validate_input(settings: Mapping[str, Any]) -> None:
-    known = {'dtype', 'shape', 'batch_size'}
+    known = {'dtype', 'shape', 'batch_size', 'runtime_pipeline'}
     if unknown := sorted(set(settings) - known):
         names = ', '.join(unknown), ', '.join(sorted(known))
         raise ConfigError('deploy.input has the unknown key {}; known are {}'.format(*names))
     batch = settings.get('batch_size', 1)
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise ConfigError(f'deploy.input.batch_size is {batch!r}; it must be an integer of 1 or more')
+    carries = settings.get('runtime_pipeline', True)
+    if not isinstance(carries, bool):
+        raise ConfigError(f'deploy.input.runtime_pipeline is {carries!r}; it must be True or False')
     check_shape(settings.get('shape'))
 
 

@@ -3,8 +3,9 @@
 deploy = dict(
     exporter=dict(type='TorchScriptExporter', opset=17),
     backend=dict(type='ONNXRuntimeBackend', providers=['CPUExecutionProvider']),
-    # shape: (h, w) of `image`, fixed in the graph; None keeps height and width dynamic where the model allows
-    input=dict(dtype='float32', shape=None, batch_size=1),
+    # shape: (h, w) of `image`, fixed in the graph; None keeps height and width dynamic where the model allows.
+    # runtime_pipeline: the file says how the runtime prepares an image; False: it does not, and you do it yourself
+    input=dict(dtype='float32', shape=None, batch_size=1, runtime_pipeline=True),
     # True: answers in original pixels. False: in pixels of `image`, without the inputs scale_factor and ori_shape
     rescale=True,
     optimize=True,

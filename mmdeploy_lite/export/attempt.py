@@ -116,7 +116,8 @@ class Exporting:
                 allowed_lines(self.settings.audit.get('allow', ())),
                 self.settings.optimize,
             )
-            write_metadata(graph.model, describe(task, self.loaded, samples[0], reason))
+            carries = self.settings.input.get('runtime_pipeline', True)
+            write_metadata(graph.model, describe(task, self.loaded, samples[0], reason, carries))
             save_model(graph.model, self.path)
         session = build_from(BACKENDS, self.settings.backend).load(self.path)
         with self.stages.stage('check', total=len(samples)) as step:

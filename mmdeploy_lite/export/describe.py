@@ -18,7 +18,9 @@ from ..tasks import BaseTask, Sample
 from .metadata import plain
 
 
-def describe(task: BaseTask, loaded: LoadedModel, sample: Sample, reason: str | None) -> dict[str, Any]:
+def describe(
+    task: BaseTask, loaded: LoadedModel, sample: Sample, reason: str | None, runtime_pipeline: bool = True
+) -> dict[str, Any]:
     """The file's metadata: what a runtime needs to know, and what it was made from.
 
     Args:
@@ -26,6 +28,7 @@ def describe(task: BaseTask, loaded: LoadedModel, sample: Sample, reason: str | 
         loaded: its model.
         sample: the image that was traced.
         reason: why height and width are fixed; None where they are not.
+        runtime_pipeline: the file says how the runtime prepares an image.
     """
     meta = loaded.dataset_meta or {}
     height, width = sample.shape
@@ -37,7 +40,7 @@ def describe(task: BaseTask, loaded: LoadedModel, sample: Sample, reason: str | 
         'codebase': task.codebase,
         'classes': list(meta.get('classes') or []),
         'palette': plain(meta.get('palette') or []),
-        'pipeline': plain(task.pipeline.steps),
+        'pipeline': plain(task.pipeline.steps) if runtime_pipeline else None,
         'preprocess': plain(task.preprocess_spec.to_dict()),
         'inputs': task.input_names,
         'outputs': {name: list(dims) for name, dims in task.output_shapes().items()},

@@ -108,6 +108,11 @@ class TestPipeline:
         except (KeyError, TypeError) as error:
             raise ConfigError(f'the test pipeline cannot be built: {str(error).splitlines()[0]}') from error
 
+    @property
+    def transforms(self) -> list[Any]:
+        """The steps as they run, built."""
+        return list(self._compose.transforms)
+
     def __call__(self, image: np.ndarray, path: str = '') -> tuple[Tensor, Any]:
         """Run the steps.
 
