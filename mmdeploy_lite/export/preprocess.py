@@ -45,13 +45,7 @@ class PreprocessSpec:
         Raises:
             UnsupportedError: another class, whose forward is not known here.
         """
-        definer = next(base for base in type(preprocessor).__mro__ if 'forward' in base.__dict__)
-        if definer.__name__ not in _KNOWN or definer.__module__.split('.')[0] not in ('mmengine', 'mmdet', 'mmseg'):
-            raise UnsupportedError(
-                f'the data preprocessor {type(preprocessor).__name__} has a forward of its own ({definer.__module__});'
-                f' only {", ".join(_KNOWN)} can be put in the graph. Do its work in the test pipeline, or set'
-                ' model.data_preprocessor.type to one of these'
-            )
+        definer = _check_class(type(preprocessor))
         mean, std = None, None
         if preprocessor._enable_normalize:
             mean, std = (tuple(getattr(preprocessor, name).flatten().tolist()) for name in ('mean', 'std'))
@@ -78,6 +72,27 @@ class PreprocessSpec:
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for the file's metadata."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+
+def _check_class(cls: type) -> type:
+    """The class of the libraries whose forward a data preprocessor has.
+
+    Raises:
+        UnsupportedError: it has another, or changes what that calls.
+    """
+    definers = {
+        method: next((base for base in cls.__mro__ if method in base.__dict__), cls)
+        for method in ('cast_data', 'forward')
+    }
+    for method, definer in definers.items():
+        package = definer.__module__.partition('.')[0]
+        if package not in ('mmengine', 'mmdet', 'mmseg') or (method == 'forward' and definer.__name__ not in _KNOWN):
+            raise UnsupportedError(
+                f'the data preprocessor {cls.__name__} has a {method} of its own ({definer.__module__}); only'
+                f' {", ".join(_KNOWN)} can be put in the graph. Do its work in the test pipeline, or set'
+                ' model.data_preprocessor.type to one of these'
+            )
+    return definers['forward']
 
 
 class InGraphPreprocess(nn.Module):
