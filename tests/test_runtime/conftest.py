@@ -185,7 +185,7 @@ def _deploy(folder: Path, base: str, steps: list[dict[str, Any]], model: Mapping
     torch.set_num_threads(1)
     config = folder / 'config.py'
     loader = dict(dataset=dict(pipeline=steps))
-    config.write_text(f'_base_ = {str(DEMO / base)!r}\nmodel = {dict(model)!r}\ntest_dataloader = {loader!r}\n')
+    config.write_text(f'_base_ = {base!r}\nmodel = {dict(model)!r}\ntest_dataloader = {loader!r}\n')
     scale = next(step['scale'] for step in steps if 'scale' in step)
     loaded = zoo_model(str(config), scale=scale).loaded
     weights = dict(state_dict=loaded.model.state_dict(), meta=dict(dataset_meta=dict(loaded.dataset_meta)))
@@ -205,7 +205,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
         dict(type='Pad', size=(128, 128), pad_val=dict(img=(114, 114, 114))),
         dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
     ]
-    return _deploy(tmp_path_factory.mktemp('detector'), 'detector.py', steps, {})
+    return _deploy(tmp_path_factory.mktemp('detector'), str(DEMO / 'detector.py'), steps, {})
 
 
 @pytest.fixture(scope='session')
@@ -218,4 +218,28 @@ def segmentor(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
     ]
     windows = dict(test_cfg=dict(crop_size=(64, 64), stride=(48, 48)))
     options = {'deploy.input.dtype': 'uint8'}
-    return _deploy(tmp_path_factory.mktemp('segmentor'), 'segmentor.py', steps, windows, **options)
+    return _deploy(tmp_path_factory.mktemp('segmentor'), str(DEMO / 'segmentor.py'), steps, windows, **options)
+
+
+@pytest.fixture(scope='session')
+def mask_rcnn(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
+    """Mask R-CNN on a narrow ResNet-18 with random weights; height and width dynamic."""
+    steps = [
+        dict(type='LoadImageFromFile'),
+        dict(type='Resize', scale=(144, 96), keep_ratio=True),
+        dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+    ]
+    model = dict(
+        backbone=dict(depth=18, base_channels=8, stem_channels=8, init_cfg=None),
+        neck=dict(in_channels=[8, 16, 32, 64], out_channels=16),
+        rpn_head=dict(in_channels=16, feat_channels=16),
+        roi_head=dict(
+            bbox_roi_extractor=dict(out_channels=16),
+            mask_roi_extractor=dict(out_channels=16),
+            bbox_head=dict(in_channels=16, fc_out_channels=32, num_classes=5),
+            mask_head=dict(in_channels=16, conv_out_channels=8, num_classes=5),
+        ),
+        test_cfg=dict(rpn=dict(nms_pre=100, max_per_img=40), rcnn=dict(max_per_img=15)),
+    )
+    base = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+    return _deploy(tmp_path_factory.mktemp('mask_rcnn'), base, steps, model)

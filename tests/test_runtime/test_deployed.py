@@ -64,6 +64,20 @@ def test_a_segmentor_answers_files_as_the_library_does(segmentor):
         assert len(got.areas) > 1
 
 
+def test_masks_are_those_that_were_checked(mask_rcnn):
+    assert mask_rcnn.result.equal
+    rows = [check for check in mask_rcnn.result.report.checks if check.output == 'runtime']
+    assert len(rows) == len(mask_rcnn.images)
+    model = Model(mask_rcnn.result.path, threads=1)
+    for row, path in zip(rows, mask_rcnn.images, strict=True):
+        assert row.comparison.has_masks and not row.comparison.excused_pixels
+        expected = library_answer(mask_rcnn.result.task, path).pred_instances
+        got = model(path)
+        assert got.masks.shape == (len(expected.scores), *apis.check_image(path).shape[:2]) and len(got) > 5
+        # pixels of which PyTorch itself is not sure were compared with evidence when the file was made
+        assert abs(got.masks.sum() - int(expected.masks.sum())) < 0.01 * got.masks.sum()
+
+
 def test_a_slide_file_says_which_size_it_takes(segmentor):
     with pytest.raises(ImageError, match=r'141 x 98 pixels .* as 96 x 67, the file takes only 62 x 96 .*slide'):
         Model(segmentor.result.path)(segmentor.images[1])
