@@ -131,15 +131,17 @@ class _ScoreLayer:
         """(anchors, classes): what brings the best log-odds of each class to ``log_odds``, or below."""
         if not self.softmax:
             return log_odds - rows.amax(dim=0)
-        # every class counts in the odds of the others: towards it in steps, then all classes down together until it holds
+        # every class counts in the odds of the others: towards it in steps, then all down together till it holds
         shift = torch.zeros_like(rows[0, :, :-1])
-        for step in range(60):
+        for step in range(200):
             logits = torch.cat([rows[..., :-1] + shift, rows[..., -1:]], dim=-1)
             missing = log_odds - logits.softmax(-1)[..., :-1].logit().amax(dim=0)
             if step < 30:
                 shift = shift + missing * 0.5
-            elif missing.amin() < 0:
-                shift = shift + missing.amin()
+            elif missing.amin() >= 0:
+                break
+            else:
+                shift = shift + missing.amin() - 0.05
         return shift
 
 

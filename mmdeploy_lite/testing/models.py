@@ -13,7 +13,7 @@ from ..errors import DeployError
 from ..loading import LoadedModel, build_model, load_config, use_scope
 from ..rewriting import FunctionRewriter, RewriteContext
 from ..tasks import BaseTask, Sample, TestPipeline, find_test_pipeline, fix_shape, infer_task
-from .calibrate import Calibration, calibrate, distinct_scores, silence
+from .calibrate import Calibration, calibrate, distinct_scores, shift_classes, silence
 from .images import empty, scene
 
 SCALE = (384, 256)
@@ -135,7 +135,12 @@ def find_busy(
         if threshold is None:
             raise UnfitModelError('the test config has no score_thr: the model answers as much for every image')
         silence(task.model, lambda: task.test_step(quiet), threshold)
-        if count := len(_scores(task, quiet)):
+        # a cascade averages the logits of its stages: each may be below the threshold and the average not
+        for attempt in range(10):
+            if not (count := len(_scores(task, quiet))):
+                break
+            shift_classes(task.model, -0.25 * (attempt + 1))
+        else:
             raise UnfitModelError(f'{quiet.name} still has {count} detections above {threshold:g}')
     scores = {sample.name: _scores(task, sample) for sample in samples}
     busy = max(samples, key=lambda sample: len(scores[sample.name]))
