@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import RewriteError
 from .rewriter import FunctionRewriter
-from .targets import MissingTargetError, Swap, Target, find_target
+from .targets import MissingTargetError, Swap, Target, find_target, replace_names
 
 
 class RewriteContext:
@@ -54,6 +54,7 @@ class RewriteContext:
             for key, rewriter in self.rewriters.items():
                 for path in rewriter.targets:
                     self._swap(key, rewriter, path)
+            replace_names(self._swaps)
         except BaseException:
             self._restore()
             raise
@@ -86,6 +87,7 @@ class RewriteContext:
         swap.apply()
 
     def _restore(self) -> None:
+        replace_names(self._swaps, back=True)
         while self._swaps:
             self._swaps.pop().undo()
         self._active = False

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -90,7 +90,7 @@ def _import_longest(parts: list[str]) -> tuple[Any, int]:
 
 @dataclass
 class Swap:
-    """One object put in the place of another, everywhere, and back again."""
+    """One object put in the place of another, and back again; other names of a function are :func:`replace_names`'."""
 
     target: Target
     original: Any
@@ -101,28 +101,41 @@ class Swap:
         # what a class inherits, or a module makes when it is asked, is not its own and must not be left behind
         self._own = self.target.name in vars(self.target.owner)
 
+    @property
+    def has_names(self) -> bool:
+        """Other modules may have imported it by name: a function of a module, not a method."""
+        return isinstance(self.target.owner, ModuleType)
+
     def apply(self) -> None:
         """Put the replacement in place."""
         setattr(self.target.owner, self.target.name, self.replacement)
-        if isinstance(self.target.owner, ModuleType):
-            self._replace_names(self.original, self.replacement, self.skip_modules)
 
     def undo(self) -> None:
-        """Put the original back, also where modules imported meanwhile took the replacement by name."""
+        """Put the original back."""
         owner, name = self.target.owner, self.target.name
         if self._own:
             setattr(owner, name, self.original)
         elif name in vars(owner):
             delattr(owner, name)
-        if isinstance(owner, ModuleType):
-            self._replace_names(self.replacement, self.original)
 
-    @staticmethod
-    def _replace_names(old: Any, new: Any, skip_modules: Collection[str] = ()) -> None:
-        # list(): a lazily loading module may change sys.modules or its own dict while it is looked at
-        for module_name, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType) or module_name in skip_modules:
-                continue
-            for attribute, value in list(vars(module).items()):
-                if value is old:
-                    setattr(module, attribute, new)
+
+def replace_names(swaps: Iterable[Swap], back: bool = False) -> None:
+    """Replace the originals in every loaded module that imported them by name, in one pass over all of them.
+
+    Args:
+        swaps: in the order they were applied; one may replace another's replacement.
+        back: put the originals back, also in modules imported meanwhile that took a replacement by name.
+    """
+    by_id = {id(swap.replacement if back else swap.original): swap for swap in swaps if swap.has_names}
+    if not by_id:
+        return
+    # list(): a lazily loading module may change sys.modules or its own dict while it is looked at
+    for module_name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType):
+            continue
+        for attribute, value in list(vars(module).items()):
+            new = value
+            while (swap := by_id.get(id(new))) is not None and (back or module_name not in swap.skip_modules):
+                new = swap.original if back else swap.replacement
+            if new is not value:
+                setattr(module, attribute, new)
