@@ -121,10 +121,11 @@ def deploy(
         path = prepared.folder / ('model.onnx' if report.equal else 'model.unequal.onnx')
         report.file.path = str(path)
         with stages.stage('write'):
+            # drawn first: it takes longest, and until the end an earlier model.onnx is as it was
+            drawn = _draw(prepared.folder, task, attempt, prepared.loaded, paths)
             put_in_place(temporary, path)
             if report.equal:
                 prepared.folder.joinpath('model.unequal.onnx').unlink(missing_ok=True)
-            drawn = _draw(prepared.folder, task, attempt, prepared.loaded, paths)
         report.stage_times = dict(stages.times)
         report.save(prepared.folder / 'report.json')
     return DeployResult(path, report, drawn, task)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from . import __version__
 from .errors import DeployError
@@ -59,14 +60,12 @@ def run(args: argparse.Namespace) -> int:
         print(f'error: {error}', file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print('interrupted; files of earlier runs are as they were', file=sys.stderr)
+        print('interrupted; a model.onnx of an earlier run is as it was', file=sys.stderr)
         return 130
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that name a model and how it is deployed."""
-    from mmengine.config import DictAction
-
     parser.add_argument(
         'config', metavar='CONFIG', help="file, or a name like 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'"
     )
@@ -79,7 +78,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=DictAction,
+        action=options_action(),
         metavar='KEY=VALUE',
         help='over the config, e.g. model.test_cfg.mode=whole',
     )
@@ -91,6 +90,23 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='unpickle whatever the checkpoint holds: one from elsewhere can then run any code on this machine',
     )
+
+
+def options_action() -> type[argparse.Action]:
+    """mmengine's ``KEY=VALUE`` options, with a word about those that are none."""
+    from mmengine.config import DictAction
+
+    class Options(DictAction):
+        def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
+            for value in values:
+                if '=' not in value.lstrip('='):
+                    raise argparse.ArgumentError(self, f"'{value}' is not KEY=VALUE")
+            try:
+                super().__call__(parser, namespace, values, option)
+            except (AssertionError, ValueError) as error:  # brackets that do not match
+                raise argparse.ArgumentError(self, f'{" ".join(values)}: {error}') from None
+
+    return Options
 
 
 def add_deploy_arguments(parser: argparse.ArgumentParser) -> None:
