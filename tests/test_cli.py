@@ -386,6 +386,10 @@ class TestBadArguments:
         assert 'error: ' in captured.err and 'Traceback' not in captured.err
         assert files(work_dir) == {'model.onnx': PREVIOUS}
 
+    def test_slide_without_windows(self, inputs, refused):
+        line = refused(*inputs.segmentor, inputs.image, '--cfg-options', 'model.test_cfg.mode=slide')
+        assert "mode='slide' with crop_size=None and stride=None" in line
+
     def test_device(self, inputs, refused):
         assert 'nonsense' in refused(*inputs.segmentor, inputs.image, '--device', 'nonsense')
 

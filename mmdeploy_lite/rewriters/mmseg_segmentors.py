@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,14 @@ from ..export.operators import cut
 from ..export.shapes import python_shape, static_size, tracing_paused
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
+
+
+def _is_pair(value: Any) -> bool:
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(isinstance(item, int) and item > 0 for item in value)
+    )
 
 
 class WindowGrid(NamedTuple):
@@ -40,8 +49,7 @@ class WindowGrid(NamedTuple):
         return counts
 
     def strips(self) -> list[tuple[int, int, list[int]]]:
-        """Start, end and the windows that cover it, of each part of the axis between two neighbouring window borders.
-        """
+        """Start, end and the windows that cover it, of each part of the axis between two neighbouring borders."""
         borders = sorted({*self.starts, *(start + self.window for start in self.starts)})
         return [
             (begin, end, [i for i, start in enumerate(self.starts) if start <= begin and end <= start + self.window])
@@ -56,10 +64,22 @@ class SlideInference(FunctionRewriter):
     The original unrolls the network once per window and writes into slices.
 
     Raises:
-        UnsupportedError: the image size is dynamic. The grid of windows is part of the graph.
+        UnsupportedError: the image size is dynamic. The grid of windows is part of the graph. Or the windows do not
+            cover the image.
     """
 
     target = 'mmseg.models.segmentors.encoder_decoder.EncoderDecoder.slide_inference'
+
+    def check(self, model: Any) -> None:
+        cfg = getattr(model, 'test_cfg', None) or {}
+        if cfg.get('mode') != 'slide':
+            return
+        crop, stride = cfg.get('crop_size'), cfg.get('stride')
+        if not all(map(_is_pair, (crop, stride))) or any(map(operator.gt, stride, crop)):
+            raise UnsupportedError(
+                f"the test config says mode='slide' with crop_size={crop} and stride={stride}; both must be (h, w) in"
+                ' pixels, and no stride larger than the crop: what lies between the windows would have no answer'
+            )
 
     def __call__(self, origin: Callable, model: Any, inputs: Tensor, batch_img_metas: list[dict]) -> Tensor:
         size = static_size(inputs)
@@ -96,9 +116,10 @@ def cut_windows(model: Any, inputs: Tensor, size: tuple[int, int]) -> tuple[Tens
 def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor:
     """Sum of the windows' logits (windows x N, C, h, w) at their places in (N, C, H, W).
 
-    The windows' borders cut the image into tiles, each covered by the same one, two or four windows: these parts are
-    cut out, added, and the tiles concatenated. Padding every window to the image and adding up says the same with
-    several times the memory traffic.
+    The windows' borders cut the image into tiles, each covered by the same few windows: these parts are cut out, added,
+    and the tiles concatenated. Padding every window to the image and adding up says the same with several times the
+    memory traffic. Where strides are below half a window the tiles are many and small; then the windows of each row are
+    added first, and the rows afterwards.
     """
     batch = python_shape(logits)[0] // (len(rows.starts) * len(columns.starts))
 
@@ -107,13 +128,20 @@ def _accumulate(logits: Tensor, rows: WindowGrid, columns: WindowGrid) -> Tensor
         y, x = rows.starts[row], columns.starts[column]
         return cut(logits, {0: (window, window + batch), 2: (top - y, bottom - y), 3: (left - x, right - x)})
 
-    strips = []
-    for top, bottom, covering_rows in rows.strips():
+    def strip(row_indices: list[int], top: int, bottom: int) -> Tensor:
         tiles = [
-            _sum([part(row, col, top, bottom, left, right) for row in covering_rows for col in covering_columns])
-            for left, right, covering_columns in columns.strips()
+            _sum([part(row, column, top, bottom, left, right) for row in row_indices for column in covering])
+            for left, right, covering in columns.strips()
         ]
-        strips.append(torch.cat(tiles, dim=3))
+        return torch.cat(tiles, dim=3)
+
+    if max(len(covering) for grid in (rows, columns) for *_, covering in grid.strips()) <= 3:
+        return torch.cat([strip(covering, top, bottom) for top, bottom, covering in rows.strips()], dim=2)
+    whole = [strip([row], start, start + rows.window) for row, start in enumerate(rows.starts)]
+    strips = [
+        _sum([cut(whole[row], {2: (top - rows.starts[row], bottom - rows.starts[row])}) for row in covering])
+        for top, bottom, covering in rows.strips()
+    ]
     return torch.cat(strips, dim=2)
 
 

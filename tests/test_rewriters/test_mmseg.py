@@ -83,6 +83,9 @@ def test_grid_is_the_loops(traced, size, windows, batch):
 def test_crops_and_strides_that_are_not_square(traced, crop, stride):
     graph = traced(slide(Segmentor(crop, stride)), [image(0, 1, 3, 50, 70)], ['SlideInference'])
     graph.check(image(1, 1, 3, 50, 70), atol=1e-5)
+    rows, columns = (WindowGrid.of(*sizes) for sizes in zip((50, 70), crop, stride, strict=True))
+    # small strides do not make a graph of thousands of nodes
+    assert sum(op != 'Constant' for op in graph.ops()) < 20 + 20 * len(rows.starts) * len(columns.starts)
 
 
 def test_graph_holds_the_network_once_and_a_constant_count(traced):
@@ -104,6 +107,21 @@ def test_any_size_is_refused_with_what_to_do():
     with RewriteContext({'slide': SlideInference()}), exporting(ExportState(dynamic=True)):
         with pytest.raises(UnsupportedError, match='windows depend on the size; give --shape H W'):
             slide(Segmentor((64, 64), (43, 43)))(image(0, 1, 3, 100, 150))
+
+
+@pytest.mark.parametrize(
+    ('crop', 'stride'), [((32, 48), (32, 49)), (None, (32, 32)), ((32, 48), None), (32, (32, 32)), ((32, 48), (0, 48))]
+)
+def test_windows_that_leave_gaps_are_refused_before_tracing(crop, stride):
+    with pytest.raises(UnsupportedError, match=r"mode='slide' with crop_size=.* and stride=.*; both must be \(h, w\)"):
+        SlideInference().check(Segmentor(crop, stride))
+
+
+def test_other_windows_are_not_refused():
+    SlideInference().check(Segmentor((32, 48), (32, 48)))
+    whole = Segmentor((32, 48), (64, 64))
+    whole.test_cfg.mode = 'whole'
+    SlideInference().check(whole)
 
 
 @pytest.mark.parametrize(('crop', 'stride'), [(8, 8), (8, 3), (8, 1), (5, 4)])
