@@ -212,10 +212,10 @@ class DetectionEvidence:
             (or None). A function is called at most once, and only when something else did not explain a difference.
         mask_undecided: (K, H, W) bool for the K reference detections: pixels where \\|p - threshold\\| is within
             tolerance.
-        mask_rounded: A function that returns such an array of pixels where \\|p - threshold\\| is within PyTorch's own
-            rounding: twice the largest difference of the mask's probabilities in float32 and float64. Called at most
-            once, and only when a clear pixel differs. A mask is pasted at its box, so where the box rounds, and equal
-            boxes may differ by more than that, the probabilities at the mask's edge move by more than the tolerance.
+        mask_rounded: A function that returns such an array of pixels where \\|p - threshold\\| is within twice
+            PyTorch's own rounding, which float64 shows. Called at most once, and only when a clear pixel differs. A
+            mask moves with its box: where the box rounds, and equal boxes may differ by more than that, the
+            probabilities at the mask's edge change by more than the tolerance.
         rejected: How many candidates the score thresholds rejected before NMS; None when that was not recorded. It
             excuses nothing and only tells whether the images exercised the threshold.
     """

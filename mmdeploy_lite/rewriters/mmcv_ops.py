@@ -38,8 +38,8 @@ class BatchedNMS(FunctionRewriter):
     target = 'mmcv.ops.nms.batched_nms'
 
     def check(self, model: Any) -> None:
-        for nms_cfg in find_nms_configs(getattr(model, 'test_cfg', None)).values():
-            nms_arguments(nms_cfg)
+        for place, nms_cfg in find_nms_configs(getattr(model, 'test_cfg', None)).items():
+            nms_arguments(nms_cfg, place)
 
     def __call__(
         self,
@@ -86,8 +86,12 @@ def find_nms_configs(test_cfg: Any, path: str = 'test_cfg') -> dict[str, dict[st
     return found
 
 
-def nms_arguments(nms_cfg: dict[str, Any]) -> dict[str, Any]:
+def nms_arguments(nms_cfg: dict[str, Any], place: str = 'test_cfg.nms') -> dict[str, Any]:
     """mmcv's NMS config with its defaults filled in.
+
+    Args:
+        nms_cfg: of the test config.
+        place: where it stands in the model config, for messages.
 
     Raises:
         UnsupportedError: a type other than ``nms``, or an argument that ``mmcv.ops.nms`` does not take.
@@ -99,7 +103,7 @@ def nms_arguments(nms_cfg: dict[str, Any]) -> dict[str, Any]:
         raise UnsupportedError(
             f"the test config asks for nms type '{kind}'; only 'nms' can be exported exactly, and another"
             ' is not put in its place. If you accept other results, override it:'
-            ' --cfg-options model.test_cfg.nms.type=nms'
+            f' --cfg-options model.{place}.type=nms'
         )
     if 'iou_thr' in cfg:  # mmcv's deprecated name
         cfg.setdefault('iou_threshold', cfg.pop('iou_thr'))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ..check.answers import DetectionEvidence, Detections, NmsCall
@@ -82,6 +81,7 @@ class _RecordPaste(FunctionRewriter):
         self.threshold, self.tolerance = threshold, tolerance
         self.size = (0, 0)
         self.pasted: list[tuple[np.ndarray, tuple[slice, ...]]] = []
+        self.slopes: list[float] = []
 
     def __call__(
         self, origin: Callable, masks: Tensor, boxes: Tensor, img_h: Any, img_w: Any, skip_empty: bool = True
@@ -90,6 +90,7 @@ class _RecordPaste(FunctionRewriter):
         pasted, place = origin(masks.float(), boxes.float(), img_h, img_w, skip_empty=skip_empty)
         self.size = int(img_h), int(img_w)
         self.pasted += [(mask, place) for mask in pasted.cpu().numpy()]
+        self.slopes += map(_slope, masks.float().cpu().numpy()[:, 0], boxes.float().cpu().numpy())
         return pasted, place
 
     def full(self, row: int) -> np.ndarray:
@@ -108,23 +109,35 @@ class _RecordPaste(FunctionRewriter):
         return undecided
 
     def rounding(self, answer: Detections, double: Detections, pasted: _RecordPaste) -> np.ndarray:
-        """(K,) by how much each mask's probabilities differ at most between float32 and float64; 0 without a
-        counterpart.
+        """(K,) by how much rounding moves each mask's probabilities, as PyTorch shows it.
+
+        Two things count: how far float32 is from float64 in that mask, and how far in any box of the image, for a mask
+        moves with its box and one box's rounding is chance.
 
         Args:
             answer: in float32, whose masks were recorded here.
             double: in float64.
             pasted: recorded while that was made.
         """
-        found = np.zeros(len(answer))
+        moved, box = np.zeros(len(answer)), 0.0
         if not len(double) or self.size != pasted.size:
-            return found
-        for row, (box, label) in enumerate(zip(answer.bboxes, answer.labels, strict=True)):
-            away = np.abs(double.bboxes - box).max(axis=1) + np.where(double.labels == label, 0, np.inf)
+            return moved
+        for row in range(len(answer)):
+            away = np.abs(double.bboxes - answer.bboxes[row]).max(axis=1)
+            away[double.labels != answer.labels[row]] = np.inf
             nearest = int(away.argmin())
             if away[nearest] <= Tolerance().box(self.size):
-                found[row] = np.abs(self.full(row) - pasted.full(nearest)).max()
-        return found
+                box = max(box, float(away[nearest]))
+                moved[row] = np.abs(self.full(row) - pasted.full(nearest)).max()
+        return np.maximum(moved, box * np.array(self.slopes))
+
+
+def _slope(mask: np.ndarray, box: np.ndarray) -> float:
+    """By how much a probability changes at most when its mask (h, w) moves by one pixel with its box."""
+    edged = np.pad(mask, 1)
+    (x1, y1, x2, y2), (rows, columns) = box, mask.shape
+    down = np.abs(np.diff(edged, axis=0)).max() * rows / max(y2 - y1, 1e-3)
+    return float(down + np.abs(np.diff(edged, axis=1)).max() * columns / max(x2 - x1, 1e-3))
 
 
 class EvidenceRecorder:
