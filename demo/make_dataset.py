@@ -1,10 +1,11 @@
 """Draw the data set of the demo: textured scenes with six kinds of shapes, for detection and for segmentation.
 
 Every scene is drawn from its own seed, so that the same command gives the same scenes, and number 17 of the validation
-set stays the same when the training set grows. What makes it hard is meant: colours say nothing about the class, some
-objects hardly differ from what lies behind them, others are half covered, and shapes that are no object (ellipses,
-hexagons, bars) look like one. A detector trained on it is therefore sure of some objects and unsure of others, which is
-what a comparison of two backends needs: many distinct scores, overlapping boxes, near misses.
+set stays the same when the training set grows. Most objects have a colour that is usual for their class, and it is easy
+to be sure of them. The others are meant to be hard: their colour says nothing or is that of what lies behind them, some
+are half covered, and shapes that are no object (ellipses, hexagons, bars) look like one. A detector trained on it is
+therefore sure of some objects and unsure of others, which is what a comparison of two backends needs: many distinct
+scores, overlapping boxes, near misses.
 
 Writes::
 
@@ -96,24 +97,28 @@ def pattern(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     return ((along - along.min()) / (np.ptp(along) + 1)).astype(np.float32)
 
 
-def paint(rng: np.random.Generator, height: int, width: int, near: np.ndarray | None = None) -> np.ndarray:
-    """A random texture of two colours.
+def muted(rng: np.random.Generator, darkest: float, brightest: float) -> np.ndarray:
+    """A colour not far from grey; (3,) float BGR."""
+    return rng.uniform(darkest, brightest) + rng.uniform(-25, 25, 3)
 
-    Args:
-        near: a BGR colour; when given both colours are close to it, so that the texture stands out little.
 
-    Returns:
-        (height, width, 3) float32, BGR, 0..255.
-    """
-    first = rng.uniform(20, 235, 3) if near is None else near + rng.uniform(-70, 70, 3)
-    second = first + rng.uniform(-60, 60, 3)
+def usual_colour(rng: np.random.Generator, thing: int) -> np.ndarray:
+    """A colour around the hue of a class, index into :data:`OBJECT_CLASSES`; (3,) float BGR."""
+    hue = (thing * 180 / len(OBJECT_CLASSES) + rng.normal(0, 9)) % 180
+    hsv = np.array([[[hue, rng.uniform(90, 240), rng.uniform(100, 245)]]], np.uint8)
+    return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].astype(float)
+
+
+def paint(rng: np.random.Generator, height: int, width: int, first: np.ndarray) -> np.ndarray:
+    """A random texture of a BGR colour and a second one not far from it; (height, width, 3) float32, BGR, 0..255."""
+    second = first + rng.uniform(-50, 50, 3)
     weight = pattern(rng, height, width)[..., None]
     return np.clip(first * (1 - weight) + second * weight, 0, 255).astype(np.float32)
 
 
 def draw_sky(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     """Clouds over a vertical gradient; (height, width, 3) float32, BGR."""
-    top, bottom, cloud = rng.uniform(90, 240, 3), rng.uniform(120, 250, 3), rng.uniform(170, 255, 3)
+    top, bottom, cloud = muted(rng, 100, 210), muted(rng, 130, 230), muted(rng, 190, 240)
     fall = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]
     clouds = smooth_noise(rng, height, width, 60) * 0.6 + smooth_noise(rng, height, width, 20) * 0.4
     clouds = np.clip(clouds * 2 - 0.8, 0, 1)[..., None]
@@ -124,9 +129,9 @@ def draw_ground(rng: np.random.Generator, height: int, width: int) -> np.ndarray
     """Speckles, bricks or a random texture under grain; (height, width, 3) float32, BGR."""
     kind = rng.integers(3)
     if kind == 0:
-        ground = paint(rng, height, width)
+        ground = paint(rng, height, width, muted(rng, 40, 190))
     else:
-        ground = np.broadcast_to(rng.uniform(30, 200, 3).astype(np.float32), (height, width, 3)).copy()
+        ground = np.full((height, width, 3), muted(rng, 40, 190), np.float32)
         if kind == 1:
             tall, wide = int(rng.integers(8, 20)), int(rng.integers(18, 44))
             joint = ground[0, 0] + rng.uniform(-60, 60, 3)
@@ -235,8 +240,14 @@ def draw_scene(rng: np.random.Generator, size: Sequence[int] | None = None, obje
             centre = (float(np.clip(centre[0], 0, width)), float(np.clip(centre[1], 0, height)))
         else:
             centre = (rng.uniform(0, width), rng.uniform(0, height))
-        alike = rng.random() < 0.2
-        texture = paint(rng, height, width, near=colour_at(image, centre) if alike else None)
+        chance = rng.random()
+        if chance < 0.15:
+            colour = colour_at(image, centre) + rng.uniform(-60, 60, 3)
+        elif chance < 0.35 or thing < 0:
+            colour = rng.uniform(20, 235, 3)
+        else:
+            colour = usual_colour(rng, int(thing))
+        texture = paint(rng, height, width, colour)
         if thing < 0:
             name = ('ellipse', 'hexagon', 'bar')[rng.integers(3)]
             put(image, texture, coverage(name, rng, centre, radius * 0.8, height, width) * rng.uniform(0.5, 1))

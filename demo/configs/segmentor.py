@@ -21,8 +21,8 @@ metainfo = dict(
 )
 num_classes = len(metainfo['classes'])
 crop_size = (128, 128)
-max_iters = 2400
-base_lr = 0.004
+max_iters = 2000
+base_lr = 0.002
 
 norm_cfg = dict(type='BN', requires_grad=True)
 model = dict(
@@ -45,6 +45,8 @@ model = dict(
         channels=48,
         num_classes=num_classes,
         norm_cfg=norm_cfg,
+        # Sky and ground cover nine tenths of the pixels.
+        loss_decode=dict(class_weight=[0.4, 0.4] + [1.6] * (num_classes - 2)),
     ),
     auxiliary_head=None,
     test_cfg=dict(mode='slide', crop_size=crop_size, stride=(96, 96)),
@@ -56,7 +58,6 @@ train_pipeline = [
     dict(type='RandomResize', scale=(320, 256), ratio_range=(0.8, 1.4), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.85),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
@@ -95,7 +96,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
 
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=800)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=1000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='AdamW', lr=base_lr, weight_decay=0.02))
