@@ -298,8 +298,8 @@ class Payload:
 
 
 class TestBadCheckpoint:
-    def checkpoint(self, inputs, path, change):
-        state = torch.load(inputs.detector[1], weights_only=True)
+    def checkpoint(self, inputs, path, change, kind='detector'):
+        state = torch.load(getattr(inputs, kind)[1], weights_only=True)
         torch.save(change(state), path)
         return path
 
@@ -328,8 +328,9 @@ class TestBadCheckpoint:
         assert key in line and '--allow-mismatch' in line
 
     def test_going_on_with_a_mismatch(self, inputs, work_dir, tmp_path):
-        path = self.checkpoint(inputs, tmp_path / 'x.pth', lambda state: {**state, 'unknown.weight': torch.zeros(1)})
-        assert run(work_dir, inputs.detector[0], path, inputs.image, '--allow-mismatch') == 0
+        path = self.checkpoint(inputs, tmp_path / 'x.pth', lambda state: dict(list(state.items())[:-2]), 'segmentor')
+        assert run(work_dir, inputs.segmentor[0], path, inputs.image) == 2
+        assert run(work_dir, inputs.segmentor[0], path, inputs.image, '--allow-mismatch') == 0
 
     def test_unsafe(self, inputs, refused, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
