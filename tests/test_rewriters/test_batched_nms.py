@@ -36,6 +36,25 @@ def call(config, class_agnostic=False):
     return function
 
 
+@pytest.fixture(scope='module')
+def known():
+    return {}
+
+
+@pytest.fixture
+def graph_of(known, traced, boxes_of):
+    """The graph of a config, traced once for all tests."""
+
+    def make(name, class_agnostic=False):
+        if (name, class_agnostic) not in known:
+            known[name, class_agnostic] = traced(
+                call(CONFIGS[name], class_agnostic), inputs(boxes_of, 0, 40), ['BatchedNMS'], [[0], [0], [0]]
+            )
+        return known[name, class_agnostic]
+
+    return make
+
+
 def inputs(boxes_of, seed, n, low=0.0, classes=5):
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(n, generator=generator)
@@ -43,8 +62,8 @@ def inputs(boxes_of, seed, n, low=0.0, classes=5):
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_every_config(traced, boxes_of, name):
-    graph = traced(call(CONFIGS[name]), inputs(boxes_of, 0, 40), ['BatchedNMS'], [[0], [0], [0]])
+def test_every_config(graph_of, boxes_of, name):
+    graph = graph_of(name)
     assert graph.unknown == []
     kept = {}
     for seed, n in ((0, 40), (1, 49), (2, 50), (3, 120), (4, 1)):
@@ -60,8 +79,8 @@ def test_every_config(traced, boxes_of, name):
 
 
 @pytest.mark.parametrize('name', ['plain', 'agnostic', 'max_num', 'split', 'none'])
-def test_rejected_ones_are_as_if_they_were_not_there(traced, boxes_of, name):
-    graph = traced(call(CONFIGS[name]), inputs(boxes_of, 0, 40), ['BatchedNMS'], [[0], [0], [0]])
+def test_rejected_ones_are_as_if_they_were_not_there(graph_of, boxes_of, name):
+    graph = graph_of(name)
     for seed, share in ((1, 0.3), (2, 0.7), (3, 1.0)):
         boxes, scores, idxs = inputs(boxes_of, seed, 150)
         rejected = torch.rand(150, generator=torch.Generator().manual_seed(seed)) < share
@@ -80,9 +99,9 @@ def test_rejected_ones_are_as_if_they_were_not_there(traced, boxes_of, name):
 
 
 @pytest.mark.parametrize('name', ['plain', 'agnostic', 'offset'])
-def test_boxes_of_no_or_negative_size(traced, boxes_of, name):
+def test_boxes_of_no_or_negative_size(graph_of, boxes_of, name):
     """ONNX reorders corners; mmcv does not, and such a box neither goes nor makes another one go."""
-    graph = traced(call(CONFIGS[name]), inputs(boxes_of, 0, 40), ['BatchedNMS'], [[0], [0], [0]])
+    graph = graph_of(name)
     boxes, scores, idxs = inputs(boxes_of, 5, 160)
     swapped = boxes.clone()
     swapped[0::4, [0, 2]] = boxes[0::4, [2, 0]]
@@ -95,8 +114,8 @@ def test_boxes_of_no_or_negative_size(traced, boxes_of, name):
 
 
 @pytest.mark.parametrize('name', ['plain', 'agnostic', 'max_num'])
-def test_equal_scores_and_equal_boxes(traced, boxes_of, name):
-    graph = traced(call(CONFIGS[name]), inputs(boxes_of, 0, 40), ['BatchedNMS'], [[0], [0], [0]])
+def test_equal_scores_and_equal_boxes(graph_of, boxes_of, name):
+    graph = graph_of(name)
     boxes, scores, idxs = inputs(boxes_of, 6, 100)
     graph.check(boxes, (scores * 4).round() / 4, idxs)
     graph.check(boxes[torch.arange(100) // 3], (scores * 4).round() / 4, idxs)
@@ -105,8 +124,8 @@ def test_equal_scores_and_equal_boxes(traced, boxes_of, name):
 
 @pytest.mark.parametrize('argument', [False, True])
 @pytest.mark.parametrize('config', ['plain', 'agnostic'])
-def test_class_agnostic_as_an_argument(traced, boxes_of, argument, config):
-    graph = traced(call(CONFIGS[config], argument), inputs(boxes_of, 0, 40), ['BatchedNMS'], [[0], [0], [0]])
+def test_class_agnostic_as_an_argument(graph_of, boxes_of, argument, config):
+    graph = graph_of(config, argument)
     graph.check(*inputs(boxes_of, 1, 120))
 
 

@@ -39,7 +39,7 @@ def accepted(answer):
     return [value[left][order] for value in answer]
 
 
-@pytest.mark.parametrize('classes', [1, 2, 20])
+@pytest.mark.parametrize('classes', [1, 20])
 @pytest.mark.parametrize('topk', [5, 1000])
 @pytest.mark.parametrize('score_thr', [-1.0, 0.5, 0.97])
 def test_fixed_size_is_the_original_once_the_rejected_are_dropped(traced, classes, topk, score_thr):
@@ -57,8 +57,7 @@ def test_fixed_size_is_the_original_once_the_rejected_are_dropped(traced, classe
 
 
 @pytest.mark.parametrize('classes', [1, 20])
-@pytest.mark.parametrize('topk', [5, 1000, -1, 0])
-@pytest.mark.parametrize('score_thr', [0.5, 2.0])
+@pytest.mark.parametrize(('topk', 'score_thr'), [(5, 0.5), (1000, 0.5), (-1, 0.5), (0, 0.5), (1000, 2.0)])
 def test_filtered_is_the_original(traced, classes, topk, score_thr):
     graph = traced(call(score_thr, topk), inputs(0, 30, classes), FILTERED, [[0], [0]])
     assert graph.unknown == []
