@@ -415,11 +415,6 @@ class TestWorkDir:
         assert 'model.onnx cannot be written' in line
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith('.')] == []
 
-    def test_default(self, inputs, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        assert run(None, *inputs.segmentor, inputs.image) == 0
-        assert (tmp_path / 'work_dirs' / 'segmentor' / 'model.onnx').is_file()
-
 
 class TestInterrupted:
     @pytest.mark.parametrize(
@@ -480,13 +475,15 @@ def test_version_and_commands(capsys):
     assert caught.value.code == 2
 
 
-def test_python_call_is_the_same(inputs, tmp_path):
+def test_python_call_is_the_same(inputs, tmp_path, monkeypatch):
+    """To the byte; and the work dir that nobody names is that of the config."""
     from mmdeploy_lite.apis import deploy
 
-    result = deploy(*inputs.segmentor, inputs.image, work_dir=tmp_path)
-    assert result.equal and result.path == tmp_path / 'model.onnx'
-    again = deploy(*map(str, inputs.segmentor), [str(inputs.image)], work_dir=str(tmp_path / 'again'))
-    assert result.path.read_bytes() == again.path.read_bytes()
+    result = deploy(*inputs.segmentor, inputs.image, work_dir=tmp_path / 'python')
+    assert result.equal and result.path == tmp_path / 'python' / 'model.onnx'
+    monkeypatch.chdir(tmp_path)
+    assert run(None, *inputs.segmentor, inputs.image) == 0
+    assert (tmp_path / 'work_dirs' / 'segmentor' / 'model.onnx').read_bytes() == result.path.read_bytes()
 
 
 def test_python_call_without_an_image(inputs, tmp_path):
