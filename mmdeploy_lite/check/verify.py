@@ -62,7 +62,7 @@ def verify(
         reference, evidence = task.reference(sample)
         answer = None
         try:
-            place, batch = _batch(samples, index, task.batch_size)
+            place, batch = _batch(task, samples, index)
             answer = task.answer(session.run(task.feeds(batch)), place)
             comparison = task.compare(sample, reference, answer, tolerance, evidence)
         except BackendError as error:
@@ -82,12 +82,13 @@ def verify(
     return result
 
 
-def _batch(samples: Sequence[Any], index: int, size: int) -> tuple[int, list[Any]]:
-    """A batch of images of one size that holds image ``index``, and its place there."""
+def _batch(task: Any, samples: Sequence[Any], index: int) -> tuple[int, list[Any]]:
+    """A batch of images that fit together and holds image ``index``, and its place there."""
+    size, sample = task.batch_size, samples[index]
     if size == 1:
-        return 0, [samples[index]]
-    fitting = [sample for sample in samples if sample.shape == samples[index].shape and sample is not samples[index]]
+        return 0, [sample]
+    fitting = [other for other in samples if other is not sample and task.fit_together(sample, other)]
     others = [fitting[(index + offset) % len(fitting)] for offset in range(size - 1)] if fitting else []
-    others += [samples[index]] * (size - 1 - len(others))
+    others += [sample] * (size - 1 - len(others))
     place = index % size
-    return place, [*others[:place], samples[index], *others[place:]]
+    return place, [*others[:place], sample, *others[place:]]

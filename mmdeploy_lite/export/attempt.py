@@ -104,7 +104,8 @@ class Exporting:
     def _attempt(self, samples: list[Sample], reason: str | None) -> Attempt:
         """Export, write, load and compare once."""
         task, dynamic = self.task, reason is None
-        same_size = [sample for sample in samples if sample.shape == samples[0].shape]
+        same_size = [sample for sample in samples if task.fit_together(samples[0], sample)]
+        same_size *= -(-task.batch_size // len(same_size))  # a batch larger than that repeats them
         with self.stages.stage('export', note='height and width dynamic' if dynamic else 'height and width fixed'):
             graph = build_graph(
                 task,

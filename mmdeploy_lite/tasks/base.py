@@ -155,6 +155,11 @@ class BaseTask(abc.ABC):
             feeds['ori_shape'] = np.array([meta['ori_shape'][:2] for meta in metas], dtype=np.int64)
         return feeds
 
+    def fit_together(self, first: Sample, second: Sample) -> bool:
+        """Whether two images can be in one batch: of one size, and, where the original size counts, answered in one."""
+        same = first.shape == second.shape
+        return same and ('ori_shape' not in self.input_names or first.image.shape == second.image.shape)
+
     @abc.abstractmethod
     def wrapper(self) -> ModelWrapper:
         """The module to trace: takes the inputs in order, returns the outputs in order."""
@@ -200,8 +205,7 @@ class BaseTask(abc.ABC):
         return model.predict(inputs, data_samples)
 
     def lazily(self, sample: Sample, read: Callable[[Any], Any]) -> Callable[[], Any]:
-        """The float64 answer of one image, run only when it is asked for; None where the model cannot run in float64.
-        """
+        """The float64 answer of one image, run when it is asked for; None where the model cannot run in float64."""
 
         def run() -> Any:
             try:

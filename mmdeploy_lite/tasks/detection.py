@@ -89,7 +89,8 @@ class DetectionWrapper(ModelWrapper):
 
     @staticmethod
     def _pack(images: list[list[Tensor]]) -> tuple[Tensor, ...]:
-        counts = torch.cat([torch._shape_as_tensor(fields[1]) for fields in images])
+        sizes = [torch._shape_as_tensor(fields[1]) for fields in images]
+        counts = torch.cat(sizes)
         if len(images) == 1:
             dets, labels, *masks = (field[None] for field in images[0])
             return (dets, labels, counts, *masks)
@@ -97,8 +98,8 @@ class DetectionWrapper(ModelWrapper):
         packed = []
         for column, fill in zip(zip(*images, strict=True), (0.0, -1, False), strict=False):
             rows = []
-            for field, count in zip(column, counts, strict=True):
-                pads = [0] * (2 * (field.dim() - 1)) + [0, longest - count]
+            for field, size in zip(column, sizes, strict=True):
+                pads = [0] * (2 * (field.dim() - 1)) + [0, longest - size[0]]
                 rows.append(F.pad(field, pads, value=fill))
             packed.append(torch.stack(rows))
         dets, labels, *masks = packed

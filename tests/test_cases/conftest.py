@@ -134,11 +134,10 @@ def exported_equal(
 ) -> tuple[Exported, Verification]:
     """Export on ``traced``, or the first of ``samples``; the file is of standard operators and equal on all of them."""
     traced = samples[0] if traced is None else traced
-    batch = [item for item in samples if item.shape == traced.shape and item is not traced] or [traced]
     size = model.task.batch_size
-    exported = export(
-        model.task, [traced, *([*batch] * size)[: size - 1], *([*batch] * size)[-size:]], folder, **options
-    )
+    batch = [item for item in samples if item is not traced and model.task.fit_together(traced, item)] or [traced]
+    batch = batch * size
+    exported = export(model.task, [traced, *batch[: size - 1], *batch[-size:]], folder, **options)
     assert_standard(exported.graph.model)
     verification = exported.verify(samples)
     assert {item.image: item.comparison.reasons for item in verification.checks if not item.comparison.equal} == {}
