@@ -134,18 +134,26 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[AllowedLine]) -> list[str]:
-    """The tracer's warnings at lines that nobody vouched for, one description per line of code."""
+def unknown_places(warnings: Iterable[TracedWarning], allowed: Iterable[AllowedLine]) -> list[tuple[str, int]]:
+    """File and line of the tracer's warnings at lines that nobody vouched for, each once."""
     allowed = list(allowed)
     found = []
     for filename, lineno in dict.fromkeys((warning.filename, warning.lineno) for warning in warnings):
         statement = _statement_at(filename, lineno)
         text = _text(filename, statement, lineno)
-        if _is_assertion(statement) or any(entry.allows(filename, text) for entry in allowed):
-            continue
-        line = linecache.getline(filename, lineno).strip()
-        found.append(f'{_short(filename)}:{lineno}: {line}')
+        if not _is_assertion(statement) and not any(entry.allows(filename, text) for entry in allowed):
+            found.append((filename, lineno))
     return found
+
+
+def unknown_warnings(warnings: Iterable[TracedWarning], allowed: Iterable[AllowedLine]) -> list[str]:
+    """:func:`unknown_places` in words."""
+    return [describe_place(*place) for place in unknown_places(warnings, allowed)]
+
+
+def describe_place(filename: str, lineno: int) -> str:
+    """File, line and what stands there."""
+    return f'{_short(filename)}:{lineno}: {linecache.getline(filename, lineno).strip()}'
 
 
 def _short(filename: str) -> str:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..errors import AuditError, NothingDetectedError
 from ..rewriting import FunctionRewriter, RewriteContext
-from .allowed import AllowedLine, unknown_warnings
+from .allowed import AllowedLine, describe_place, unknown_places
 from .audit import foreign_operators, invalid_model, lost_inputs
+from .explain import explain_frozen
 from .optimize import finish, optimize
 from .scopes import ScopeRecorder, live_modules, lost_modules
 from .tracing import ExportState, exporting
@@ -85,9 +86,10 @@ def build_graph(
         with recorder:
             graph = exporter.export(wrapper, inputs[0], task.input_names, list(task.output_shapes()), axes)
         _guard(task, context)
+        places = unknown_places(graph.warnings, allowed)
         problems = [
-            f'a traced value became a Python value and is frozen in the graph: {line}'
-            for line in unknown_warnings(graph.warnings, allowed)
+            f'a traced value became a Python value and is frozen in the graph: {describe_place(*place)}'
+            for place in places
         ]
 
         def run(image: int) -> list[Tensor]:
@@ -103,7 +105,7 @@ def build_graph(
         ]
     problems += foreign_operators(graph.model)
     problems += lost_inputs(graph.model, task.input_names)
-    _raise(problems)
+    _raise(problems, explain_frozen(places))
     model = optimize(graph.model) if clean else graph.model
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
     _raise(lost_inputs(model, task.input_names) + foreign_operators(model) + invalid_model(model))
@@ -112,11 +114,10 @@ def build_graph(
     return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)
 
 
-def _raise(problems: list[str]) -> None:
+def _raise(problems: list[str], advice: str = '') -> None:
     if problems:
-        raise AuditError(
-            '\n'.join(['the exported graph is not what was traced:', *(f'  - {line}' for line in problems)])
-        )
+        lines = ['the exported graph is not what was traced:', *(f'  - {line}' for line in problems)]
+        raise AuditError('\n'.join([*lines, advice] if advice else lines))
 
 
 def _guard(task: Any, context: RewriteContext) -> None:

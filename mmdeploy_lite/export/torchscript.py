@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import DeployError, ExportError
 from ..registry import EXPORTERS
+from .explain import explain
 
 
 @dataclass(frozen=True)
@@ -115,34 +116,3 @@ def _record_tracer_warnings() -> Iterator[list[TracedWarning]]:
             for item in caught:
                 if issubclass(item.category, torch.jit.TracerWarning):
                     recorded.append(TracedWarning(item.filename, item.lineno, str(item.message)))
-
-
-def explain(error: BaseException) -> str:
-    """One paragraph: what failed, in which class and line of the model's code, and the rewriter to write."""
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
-    where = ''
-    for frame, line in reversed(frames):
-        module = frame.f_globals.get('__name__', '')
-        if module.split('.')[0] in ('torch', 'mmdeploy_lite', 'onnx', 'contextlib', 'functools'):
-            continue
-        owner = frame.f_locals.get('self')
-        name = frame.f_code.co_name
-        path = f'{type(owner).__module__}.{type(owner).__name__}.{name}' if owner is not None else f'{module}.{name}'
-        where = (
-            f'\n  at {path} ({frame.f_code.co_filename}:{line})\n'
-            f'Replace what cannot be traced there with a rewriter:\n\n'
-            f'    @REWRITERS.register_module()\n'
-            f'    class My{name.strip("_").title().replace("_", "")}(FunctionRewriter):\n'
-            f"        target = '{path}'\n\n"
-            f'        def __call__(self, origin, {"head, " if owner is not None else ""}*args, **kwargs):\n'
-            f'            ...\n\n'
-            f'and name it in the config: '
-            f"deploy = dict(rewriters=dict(mine=dict(type='My{name.strip('_').title().replace('_', '')}')))"
-        )
-        break
-    words = str(error).strip().splitlines() or ['']
-    return f'tracing failed with {type(error).__name__}: {words[0]}{where}'

@@ -1,0 +1,96 @@
+"""What could not be traced, in which class, and the rewriter to write for it."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_NOT_THE_MODELS = ('torch', 'mmdeploy_lite', 'onnx', 'contextlib', 'functools')
+
+
+class Place(NamedTuple):
+    """A function of the model's code.
+
+    Attributes:
+        path: dotted, as a rewriter's target: ``package.module.Class.method``.
+        method: it takes ``self``.
+    """
+
+    path: str
+    method: bool
+
+
+def explain(error: BaseException) -> str:
+    """One paragraph: what failed, in which class and line of the model's code, and the rewriter to write."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    where = ''
+    for frame, line in reversed(frames):
+        module = frame.f_globals.get('__name__', '')
+        if _is_the_models(module):
+            owner, name = frame.f_locals.get('self'), frame.f_code.co_name
+            path = f'{module}.{name}' if owner is None else f'{type(owner).__module__}.{type(owner).__name__}.{name}'
+            where = f'\n  at {path} ({frame.f_code.co_filename}:{line})\n{rewriter_for(Place(path, owner is not None))}'
+            break
+    words = str(error).strip().splitlines() or ['']
+    return f'tracing failed with {type(error).__name__}: {words[0]}{where}'
+
+
+def explain_frozen(places: Iterable[tuple[str, int]]) -> str:
+    """The rewriter to write for the first line of the model's code at which a traced value became a Python value.
+
+    Args:
+        places: file and line of each.
+
+    Returns:
+        Empty where no line is in a function of the model's code.
+    """
+    for filename, lineno in places:
+        place = function_at(filename, lineno)
+        if place is not None:
+            return f'The first is in {place.path}. {rewriter_for(place)}'
+    return ''
+
+
+def function_at(filename: str, lineno: int) -> Place | None:
+    """The function of a module or method of a class that a line is in; None outside the model's code."""
+    module = next((m for m in list(sys.modules.values()) if getattr(m, '__file__', None) == filename), None)
+    if module is None or not _is_the_models(module.__name__):
+        return None
+    node: ast.AST = ast.parse(''.join(linecache.getlines(filename)))
+    names, method = [module.__name__], False
+    while not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        method = isinstance(node, ast.ClassDef)
+        named = (item for item in ast.iter_child_nodes(node) if isinstance(item, (ast.ClassDef, ast.FunctionDef)))
+        node = next((item for item in named if item.lineno <= lineno <= item.end_lineno), None)
+        if node is None:
+            return None
+        names.append(node.name)
+    return Place('.'.join(names), method)
+
+
+def rewriter_for(place: Place) -> str:
+    """What to write, ready to paste."""
+    name = 'My' + place.path.rpartition('.')[2].strip('_').title().replace('_', '')
+    arguments = 'origin, head, *args, **kwargs' if place.method else 'origin, *args, **kwargs'
+    return (
+        'Replace what cannot be traced there with a rewriter:\n\n'
+        '    from mmdeploy_lite.registry import REWRITERS\n'
+        '    from mmdeploy_lite.rewriting import FunctionRewriter\n\n'
+        '    @REWRITERS.register_module()\n'
+        f'    class {name}(FunctionRewriter):\n'
+        f"        target = '{place.path}'\n\n"
+        f'        def __call__(self, {arguments}):\n'
+        '            ...\n\n'
+        f"and name it in the config: deploy = dict(rewriters=dict(mine=dict(type='{name}')))"
+    )
+
+
+def _is_the_models(module: str) -> bool:
+    return module.split('.')[0] not in _NOT_THE_MODELS
