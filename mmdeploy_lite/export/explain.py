@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import sys
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from torch.overrides import TorchFunctionMode
 
 _NOT_THE_MODELS = ('torch', 'mmdeploy_lite', 'onnx', 'contextlib', 'functools')
 
@@ -40,6 +43,44 @@ def explain(error: BaseException) -> str:
             break
     words = str(error).strip().splitlines() or ['']
     return f'tracing failed with {type(error).__name__}: {words[0]}{where}'
+
+
+def explain_operator(error: BaseException, run: Callable[[], object]) -> str:
+    """Where the model calls the operator that the exporter has no ONNX for, and the rewriter to write; '' if unknown.
+
+    Args:
+        error: the exporter's, which names the operator and not the place.
+        run: runs the model once more, in PyTorch.
+    """
+    named = re.search(r"operator '(?:aten::)?(\w+)'", str(error))
+    if named is None:
+        return ''
+    finder = _FindCall(named[1])
+    try:
+        with finder:
+            run()
+    except Exception:  # noqa: BLE001  (it is on the way to another error)
+        return ''
+    if finder.place is None:
+        return ''
+    return f'\n  called in {finder.place.path}\n{rewriter_for(finder.place)}'
+
+
+class _FindCall(TorchFunctionMode):
+    """Keeps the function of the model's code that calls an operator first."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__()
+        self.operator = operator.strip('_')
+        self.place: Place | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.place is None and getattr(func, '__name__', '').strip('_') == self.operator:
+            frame = sys._getframe(1)
+            while frame is not None and self.place is None:
+                self.place = function_at(frame.f_code.co_filename, frame.f_lineno)
+                frame = frame.f_back
+        return func(*args, **(kwargs or {}))
 
 
 def explain_frozen(places: Iterable[tuple[str, int]]) -> str:

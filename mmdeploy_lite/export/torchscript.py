@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import DeployError, ExportError
 from ..registry import EXPORTERS
-from .explain import explain
+from .explain import explain, explain_operator
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class TorchScriptExporter:
             except DeployError:
                 raise
             except Exception as error:
-                raise ExportError(explain(error)) from error
+                where = explain_operator(error, lambda: wrapper(*args))
+                raise ExportError(explain(error) + where) from error
         return ExportedGraph(onnx.load_from_string(buffer.getvalue()), recorded)
 
 
@@ -107,12 +108,16 @@ def _record_tracer_warnings() -> Iterator[list[TracedWarning]]:
     logger = logging.getLogger('torch.onnx')
     level = logger.level
     logger.setLevel(logging.ERROR)
+    # it prints the whole graph where an operator is not supported, whatever torch.onnx.disable_log() was told
+    log = torch._C._jit_onnx_log
+    torch._C._jit_onnx_log = lambda *args: None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         try:
             yield recorded
         finally:
             logger.setLevel(level)
+            torch._C._jit_onnx_log = log
             for item in caught:
                 if issubclass(item.category, torch.jit.TracerWarning):
                     recorded.append(TracedWarning(item.filename, item.lineno, str(item.message)))
