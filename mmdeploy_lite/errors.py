@@ -46,8 +46,7 @@ class ExportError(DeployError):
 
 
 class AuditError(DeployError):
-    """The exported graph is not what was traced: a baked branch, a lost input, a frozen module or a foreign operator.
-    """
+    """The exported graph is not what was traced: a frozen branch, a lost input or module, a foreign operator."""
 
 
 class BackendError(DeployError):

@@ -1,6 +1,7 @@
 """Measure the committed set of models, with calibrated weights, and write docs/benchmark.json and docs/benchmark.md.
 
-tools/bench_set.py [--only PATTERN] [--threads N] [--runs N]: what was measured before stays for models that are not run.
+tools/bench_set.py [--only PATTERN] [--threads N] [--runs N]. What was measured before stays for models that are not
+run.
 """
 
 import argparse
@@ -55,8 +56,9 @@ def write_table(entries: list[dict], path: Path) -> None:
         '# Benchmark',
         '',
         'Medians of runs turn by turn in one process, batch 1, fixed size, calibrated random weights; made by',
-        '`tools/bench_set.py`. The *bare network* is the same weights and preprocessing up to the raw outputs of the head',
-        '(of two-stage models, of the RPN): the limit. Peak memory is what loading and running the file adds to a process.',
+        '`tools/bench_set.py`. The *bare network* is the same weights and preprocessing up to the raw outputs of the',
+        'head (of two-stage models, of the RPN): the limit. Peak memory is what loading and running the file adds to',
+        'a process.',
     ]
     for entry in entries:
         height, width = entry['shape']

@@ -52,9 +52,10 @@ def _name(step: Mapping[str, Any]) -> str:
 def fix_shape(steps: Sequence[Mapping[str, Any]], shape: tuple[int, int]) -> list[dict[str, Any]]:
     """Change a pipeline's Resize and Pad so that every image comes out as ``shape``.
 
-    With a ``Pad`` in the pipeline and a square shape, the aspect ratio is kept and the rest padded, as the pipeline does.
-    Otherwise the image is resized to the shape: the libraries' ``keep_ratio`` takes the scale for the longer and the
-    shorter side, whichever way the image lies, so a portrait would not fit a landscape shape. Steps of other kinds stay.
+    With a ``Pad`` in the pipeline and a square shape, the aspect ratio is kept and the rest padded, as the pipeline
+    does. Otherwise the image is resized to the shape: the libraries' ``keep_ratio`` takes the scale for the longer and
+    the shorter side, whichever way the image lies, so a portrait would not fit a landscape shape. Steps of other kinds
+    stay.
 
     Args:
         steps: the test pipeline.

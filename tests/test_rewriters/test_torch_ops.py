@@ -110,7 +110,7 @@ class TestSplitOfOne:
         graph.check(torch.randn(9, 3))
         assert 'Split' not in graph.ops()
 
-    @pytest.mark.parametrize('arguments', [(2,), ([1, 3],), ((1, 2), 1), ([3], 1), (3, 1)])
+    @pytest.mark.parametrize('arguments', [(2,), ([1, 3],), ([4, 0],), ((1, 2), 1), ([3], 1), (3, 1)])
     def test_other_splits_are_as_before(self, arguments):
         x = torch.arange(12.0).view(4, 3)
         expected = x.split(*arguments)
