@@ -256,6 +256,32 @@ class TestBadConfig:
         assert re.search(says, refused(*inputs.detector, inputs.image, '--cfg-options', *options))
 
     @pytest.mark.parametrize(
+        ('options', 'says'),
+        [
+            # steps that need more than an image, or make of it what is none
+            (['test_dataloader.dataset.pipeline.1.type=LoadProposals'], 'LoadProposals'),
+            (
+                [
+                    'test_dataloader.dataset.pipeline.2.type=RandomCrop',
+                    'test_dataloader.dataset.pipeline.2.crop_size=5',
+                ],
+                'RandomCrop',
+            ),
+            (['test_dataloader.dataset.pipeline.1.scale=abc'], 'Resize'),
+        ],
+        ids=str,
+    )
+    def test_pipeline_that_fails_on_the_image(self, inputs, refused, options, says):
+        assert says in refused(*inputs.detector, inputs.image, '--cfg-options', *options)
+
+    def test_model_that_fails_on_the_image(self, inputs, work_dir, capsys):
+        """In PyTorch, too: its test config lacks a key. The class is named."""
+        assert run(work_dir, *inputs.detector, inputs.image, '--cfg-options', 'model.test_cfg.max_per_img=no') == 2
+        err = capsys.readouterr().err
+        assert err.startswith('error: ') and 'Traceback' not in err
+        assert files(work_dir) == {'model.onnx': PREVIOUS}
+
+    @pytest.mark.parametrize(
         ('content', 'says'),
         [
             (None, 'does not exist'),

@@ -144,7 +144,7 @@ class Exporting:
             candidate = resized.prepare(f'{sample.name} (at {shape[1]}x{shape[0]})', sample.image)
             try:
                 self.task.test_step(candidate)
-            except (RuntimeError, AssertionError, ValueError):
+            except Exception:  # whatever it is; where the model runs at no size, tracing it says why
                 continue
             samples.append(candidate)
         return samples
