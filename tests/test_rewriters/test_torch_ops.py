@@ -123,6 +123,26 @@ class TestSplitOfOne:
             torch.zeros(4, 3).split([2])
 
 
+class TestNewTensor:
+    @pytest.mark.parametrize(
+        'make',
+        [
+            lambda x, n: x.new_tensor([n[0], n[1]]),
+            lambda x, n: x.new_tensor((n[0], 3, 0.5)),
+            lambda x, n: x.new_tensor([n[0], n[1]], dtype=torch.float64),
+            lambda x, n: x.new_tensor([1 / n[0], 2.0], device=x.device),
+            lambda x, n: x.new_tensor([1, 2]),
+            lambda x, n: x.new_tensor(5.0),
+            lambda x, n: x.new_tensor([[1, 2], [3, 4]]),
+        ],
+    )
+    def test_traced_numbers_stay_traced(self, traced, make):
+        args = [torch.randn(4), torch.tensor([2.0, 3.0])]
+        graph = traced(lambda x, n: make(x, n) + 0 * x[0].to(make(x, n).dtype), args, ['NewTensor'])
+        assert graph.unknown == []
+        graph.check(torch.randn(4), torch.tensor([7.0, -1.0]), rtol=1e-6)
+
+
 class TestNotInOnnxExport:
     @staticmethod
     def asked_by(name):
