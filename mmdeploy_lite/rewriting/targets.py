@@ -131,7 +131,8 @@ def replace_names(swaps: Iterable[Swap], back: bool = False) -> None:
         return
     # list(): a lazily loading module may change sys.modules or its own dict while it is looked at
     for module_name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType):
+        # most modules hold none of them, and a set of identities tells so without a step of Python for each attribute
+        if not isinstance(module, ModuleType) or by_id.keys().isdisjoint(map(id, list(vars(module).values()))):
             continue
         for attribute, value in list(vars(module).items()):
             new = value
