@@ -104,6 +104,7 @@ class Exporting:
     def _attempt(self, samples: list[Sample], reason: str | None) -> Attempt:
         """Export, write, load and compare once."""
         task, dynamic = self.task, reason is None
+        backend = build_from(BACKENDS, self.settings.backend)  # first: what is wrong with it is known before the export
         same_size = [sample for sample in samples if task.fit_together(samples[0], sample)]
         same_size *= -(-task.batch_size // len(same_size))  # a batch larger than that repeats them
         with self.stages.stage('export', note='height and width dynamic' if dynamic else 'height and width fixed'):
@@ -120,7 +121,7 @@ class Exporting:
             carries = self.settings.input.get('runtime_pipeline', True)
             write_metadata(graph.model, describe(task, self.loaded, samples[0], reason, carries))
             save_model(graph.model, self.path)
-        session = build_from(BACKENDS, self.settings.backend).load(self.path)
+        session = backend.load(self.path)
         with self.stages.stage('check', total=len(samples)) as step:
             found = verify(task, session, samples, task.tolerance, dynamic, step)
         return Attempt(graph, found, samples, reason)

@@ -1,4 +1,4 @@
-"""Two-stage detectors; ``nms_pre=100`` leaves a number of proposals that differs from image to image."""
+"""Two-stage detectors; ``nms_pre=50`` leaves a number of proposals that differs from image to image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmdeploy_lite.testing.models import zoo_model
 
 from .conftest import check_detector
 
-PROPOSALS = {'model.test_cfg.rpn.nms_pre': 100}
+PROPOSALS = {'model.test_cfg.rpn.nms_pre': 50}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     'Faster R-CNN-R50': ('mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', {}),
     'Mask R-CNN-R50': ('mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', {'model.test_cfg.rcnn.max_per_img': 30}),

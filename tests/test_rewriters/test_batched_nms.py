@@ -66,12 +66,11 @@ def test_every_config(graph_of, boxes_of, name):
     graph = graph_of(name)
     assert graph.unknown == []
     kept = {}
-    for seed, n in ((0, 40), (1, 49), (2, 50), (3, 120), (4, 1)):
-        kept[n] = graph.check(*inputs(boxes_of, seed, n))[0].shape[0]
-        graph.check(*inputs(boxes_of, seed, n, low=-120))  # centers on both sides of zero, and beyond
-    assert kept[4 if name == 'none' else 1] == 1 if name != 'none' else kept[120] == 120
+    for seed, n, low in ((1, 49, 0), (2, 50, -120), (3, 120, 0), (3, 120, -120), (4, 1, 0)):  # below zero, too
+        kept[n, low] = graph.check(*inputs(boxes_of, seed, n, low=low))[0].shape[0]
+    assert kept[1, 0] == 1 and (kept[120, 0] == 120) == (name == 'none')
     if name not in ('none', 'loose'):
-        assert 1 < kept[120] < 120
+        assert 1 < kept[120, 0] < 120
     assert graph.ops().count('NonMaxSuppression') == (name != 'none')
     assert 'If' not in graph.ops() and 'Loop' not in graph.ops()
     empty = graph.run(*(value[:0] for value in inputs(boxes_of, 0, 4)))

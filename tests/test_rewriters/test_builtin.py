@@ -33,11 +33,14 @@ def rewriters_of(name):
 
 
 def snapshot():
-    """Every attribute of every loaded module, and of every class that a target is on, as it is stored."""
+    """Every function and class that a loaded module holds, and every attribute of the classes that targets are on.
+
+    Plain values are left out: modules count garbage collections and the like while a test runs.
+    """
     found = {}
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and not name.startswith(('_pytest', 'pytest', 'py.')):
-            found.update({(name, attribute): value for attribute, value in vars(module).items()})
+            found.update({(name, key): value for key, value in vars(module).items() if callable(value)})
     for owner in CLASSES:
         for cls in [owner, *owner.__subclasses__()]:
             for attribute, value in vars(cls).items():
@@ -70,9 +73,14 @@ def libraries():
 
 def test_there_are_shipped_configs():
     assert {'mmdet/detection_onnxruntime.py', 'mmseg/segmentation_onnxruntime.py'} <= set(SHIPPED)
+    largest = (
+        rewriters_of('mmdet/instance_segmentation_onnxruntime.py'),
+        rewriters_of('mmseg/segmentation_onnxruntime.py'),
+    )
+    assert all(any(rewriters_of(name).keys() <= rewriters.keys() for rewriters in largest) for name in SHIPPED)
 
 
-@pytest.mark.parametrize('name', SHIPPED)
+@pytest.mark.parametrize('name', ['mmdet/instance_segmentation_onnxruntime.py', 'mmseg/segmentation_onnxruntime.py'])
 def test_everything_is_what_it_was(name):
     rewriters = rewriters_of(name)
     before = snapshot()

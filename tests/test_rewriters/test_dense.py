@@ -61,9 +61,10 @@ def candidates(boxes_of, seed, n, scale=(2.0, 0.5)):
 
 
 class TestBBoxPostProcess:
-    @pytest.mark.parametrize('min_bbox_size', [-1, 0, 10])
-    @pytest.mark.parametrize('rescale', [True, False])
-    @pytest.mark.parametrize('factors', [True, False])
+    @pytest.mark.parametrize(
+        ('min_bbox_size', 'rescale', 'factors'),
+        [(-1, True, True), (0, False, False), (10, True, False), (10, False, True), (10, True, True)],
+    )
     def test_small_boxes_go_after_rescaling(self, traced, boxes_of, min_bbox_size, rescale, factors):
         cfg = dict(nms=NMS, max_per_img=100, min_bbox_size=min_bbox_size)
         large = list(candidates(boxes_of, 0, 30))
@@ -148,9 +149,15 @@ RPN = ['RPNPreselect', 'RPNPostProcess', 'Delta2BBox', *BASE]
 
 
 class TestRPN:
-    @pytest.mark.parametrize('use_sigmoid', [True, False])
     @pytest.mark.parametrize(
-        'test_cfg', [dict(), dict(nms_pre=1000, max_per_img=5), dict(nms_pre=-1, min_bbox_size=30)], ids=str
+        ('use_sigmoid', 'test_cfg'),
+        [
+            (True, dict()),
+            (False, dict()),
+            (False, dict(nms_pre=1000, max_per_img=5)),
+            (True, dict(nms_pre=-1, min_bbox_size=30)),
+        ],
+        ids=str,
     )
     def test_against_the_original(self, traced, rpn, use_sigmoid, test_cfg):
         head = rpn(use_sigmoid, **test_cfg)

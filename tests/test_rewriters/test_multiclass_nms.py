@@ -30,21 +30,22 @@ def inputs(boxes_of, seed, n, classes=4, shared=True, factors=False):
     return (boxes, scores, *([torch.rand(n, generator=generator)] * factors))
 
 
-@pytest.mark.parametrize('shared', [True, False])
 @pytest.mark.parametrize(
-    'options',
+    ('shared', 'options'),
     [
-        dict(),
-        dict(max_num=6),
-        dict(nms=dict(NMS, max_num=5), max_num=9),
-        dict(nms=dict(NMS, max_num=9), max_num=5),
-        dict(nms=dict(NMS, class_agnostic=True)),
-        dict(nms=dict(NMS, score_threshold=0.6)),
-        dict(factors=True),
-        dict(return_inds=True, max_num=11),
-        dict(return_inds=True, factors=True),
-        dict(nms=None, max_num=5),
-        dict(score_thr=0.0),
+        (True, dict()),
+        (False, dict()),
+        (True, dict(max_num=6)),
+        (False, dict(nms=dict(NMS, max_num=5), max_num=9)),
+        (True, dict(nms=dict(NMS, max_num=9), max_num=5)),
+        (False, dict(nms=dict(NMS, class_agnostic=True))),
+        (False, dict(nms=dict(NMS, score_threshold=0.6))),
+        (True, dict(factors=True)),
+        (False, dict(return_inds=True, max_num=11)),
+        (False, dict(return_inds=True, factors=True)),
+        (True, dict(return_inds=True)),
+        (False, dict(nms=None, max_num=5)),
+        (True, dict(score_thr=0.0)),
     ],
     ids=str,
 )
