@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 
 from ..errors import BackendError
+from .slices import drop_whole_slices
 
 # torch's exporter writes 8 for opset 17; ONNX Runtime 1.17, the oldest supported, reads up to 9
 IR_VERSION = 8
@@ -28,6 +29,12 @@ def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         BackendError: ONNX Runtime cannot load the graph.
     """
+    folded = _fold(model)
+    smaller = drop_whole_slices(folded)
+    return folded if smaller is folded else _fold(smaller)
+
+
+def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
