@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +13,17 @@ from .check.images import variants
 from .check.report import Report
 from .check.runtime_check import check_pipeline, check_runtime
 from .errors import ConfigError
-from .export.attempt import Attempt, Exporting
+from .export.attempt import Attempt, Exporting, build_from
 from .export.describe import file_facts, versions
 from .loading import LoadedModel, check_image
 from .prepare import Prepared, prepare
 from .progress import Stages
+from .registry import BACKENDS
 from .tasks import BaseTask, Sample
 from .workdir import TemporaryFile, put_in_place
+
+if TYPE_CHECKING:
+    from .evaluation import Evaluation
 
 
 @dataclass
@@ -233,3 +237,44 @@ def benchmark(
     result.save(prepared.folder / 'benchmark.json')
     plot(result, prepared.folder / 'benchmark.png')
     return result, prepared.folder
+
+
+def evaluate(
+    config: str | Path,
+    checkpoint: str | Path,
+    onnx_file: str | Path,
+    *,
+    pytorch: bool = True,
+    stages: Stages | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Measure a model and its file on the config's own test dataset, with the config's own metrics.
+
+    Args:
+        config: see :func:`deploy`.
+        checkpoint: see :func:`deploy`.
+        onnx_file: the exported file.
+        pytorch: measure the model, too; False for the file alone.
+        stages: shows and times the stages.
+        **options: ``deploy_cfg``, ``work_dir``, ``device``, ``cfg_options`` and so on, see :func:`deploy`.
+
+    Returns:
+        The metrics of both, also written as ``evaluation.json`` into the work dir. A file of one image size only is
+        compared with PyTorch on images of that size.
+
+    Raises:
+        DeployError: see :func:`deploy`; no test dataset; or the file does not take its images.
+    """
+    from .evaluation import evaluate as measure
+    from .evaluation import for_file
+
+    stages = stages or Stages()
+    with stages.stage('load'):
+        prepared = prepare(config, checkpoint, **options)
+        session = build_from(BACKENDS, prepared.settings.backend).load(onnx_file)
+        task = for_file(prepared.task, session)
+    result = measure(prepared.loaded.cfg, task, session, pytorch, stages)
+    if session.metadata['checkpoint_sha256'] != prepared.loaded.checkpoint_sha256:
+        result.warnings.append(f'{onnx_file} was not made from {checkpoint}: its checkpoint_sha256 is another')
+    result.save(prepared.folder / 'evaluation.json')
+    return result

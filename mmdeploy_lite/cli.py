@@ -43,6 +43,7 @@ def _commands() -> dict[str, tuple[Callable[[argparse.ArgumentParser], None], st
     return {
         'deploy': (add_deploy_arguments, 'export a model and compare the file with PyTorch'),
         'infer': (add_infer_arguments, 'run an exported file on images; needs no PyTorch'),
+        'test': (add_test_arguments, "measure a file and PyTorch on the config's test dataset"),
         'benchmark': (add_benchmark_arguments, 'time a file beside PyTorch and the bare network'),
     }
 
@@ -64,16 +65,21 @@ def run(args: argparse.Namespace) -> int:
         return 130
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments that name a model and how it is deployed."""
+def add_model_arguments(parser: argparse.ArgumentParser, images: bool = True) -> None:
+    """Arguments that name a model and how it is deployed.
+
+    Args:
+        images: with the images, and the size that they are brought to.
+    """
     parser.add_argument(
         'config', metavar='CONFIG', help="file, or a name like 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'"
     )
     parser.add_argument('checkpoint', metavar='CHECKPOINT', help='trained weights')
-    parser.add_argument('images', metavar='IMAGE', nargs='+', help='the first is traced, all are compared')
+    if images:
+        parser.add_argument('images', metavar='IMAGE', nargs='+', help='the first is traced, all are compared')
+        parser.add_argument('--shape', metavar=('H', 'W'), nargs=2, help='fixed size of the input in pixels')
     parser.add_argument('--deploy-cfg', metavar='FILE', help="deploy config; the default is the task's own")
     parser.add_argument('--work-dir', metavar='DIR', help='default: work_dirs/<config name>')
-    parser.add_argument('--shape', metavar=('H', 'W'), nargs=2, help='fixed size of the input in pixels')
     parser.add_argument('--device', default='cpu', help='that PyTorch runs on (default: cpu)')
     parser.add_argument(
         '--cfg-options',
@@ -214,6 +220,55 @@ def benchmark_command(args: argparse.Namespace) -> int:
     console.print(table)
     console.print(f'written: {folder / "benchmark.json"}, {folder / "benchmark.png"}', highlight=False)
     return 0
+
+
+def add_test_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``test``."""
+    add_model_arguments(parser, images=False)
+    parser.add_argument('onnx', metavar='FILE', help='the exported file')
+    parser.add_argument('--file-only', action='store_true', help='do not run PyTorch')
+    parser.set_defaults(function=test_command)
+
+
+def test_command(args: argparse.Namespace) -> int:
+    """``test``: the metrics side by side, and ``evaluation.json``."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .progress import Stages
+
+    console = Console(file=sys.stdout)  # this very one: what the metrics print is caught
+    with Stages(console) as stages, quiet_libraries():
+        with stages.stage('import'):
+            from .apis import evaluate
+        result = evaluate(
+            args.config,
+            args.checkpoint,
+            args.onnx,
+            pytorch=not args.file_only,
+            stages=stages,
+            deploy_cfg=args.deploy_cfg,
+            work_dir=args.work_dir,
+            device=args.device,
+            cfg_options=args.cfg_options,
+            allow_mismatch=args.allow_mismatch,
+            unsafe_checkpoint=args.unsafe_checkpoint,
+        )
+    size = f', all brought to {result.shape[0]} x {result.shape[1]}' if result.shape else ''
+    table = Table(title=f'{result.images} images{size}')
+    table.add_column('metric')
+    for name in ('PyTorch', 'file')[args.file_only :]:
+        table.add_column(name, justify='right')
+    for name, value in result.file.items():
+        pair = [f'{result.pytorch[name]:.4f}'] if result.pytorch else []
+        table.add_row(name, *pair, f'{value:.4f}', style='red' if name in result.differing else '')
+    console.print(table)
+    for warning in result.warnings:
+        console.print(f'warning: {warning}', highlight=False)
+    if result.pytorch:
+        verdict = 'equal to four digits' if result.equal else f'not equal: {", ".join(result.differing)}'
+        console.print(verdict, highlight=False)
+    return 0 if result.equal else 1
 
 
 def _shape(values: Sequence[str] | None) -> tuple[int, int] | None:
