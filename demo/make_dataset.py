@@ -104,14 +104,14 @@ def muted(rng: np.random.Generator, darkest: float, brightest: float) -> np.ndar
 
 def usual_colour(rng: np.random.Generator, thing: int) -> np.ndarray:
     """A colour around the hue of a class, index into :data:`OBJECT_CLASSES`; (3,) float BGR."""
-    hue = (thing * 180 / len(OBJECT_CLASSES) + rng.normal(0, 9)) % 180
-    hsv = np.array([[[hue, rng.uniform(90, 240), rng.uniform(100, 245)]]], np.uint8)
+    hue = (thing * 180 / len(OBJECT_CLASSES) + rng.normal(0, 5)) % 180
+    hsv = np.array([[[hue, rng.uniform(150, 250), rng.uniform(120, 250)]]], np.uint8)
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].astype(float)
 
 
 def paint(rng: np.random.Generator, height: int, width: int, first: np.ndarray) -> np.ndarray:
-    """A random texture of a BGR colour and a second one not far from it; (height, width, 3) float32, BGR, 0..255."""
-    second = first + rng.uniform(-50, 50, 3)
+    """A random texture of a BGR colour and a brighter or darker one; (height, width, 3) float32, BGR, 0..255."""
+    second = first * rng.uniform(0.6, 1.35) + rng.uniform(-18, 18, 3)
     weight = pattern(rng, height, width)[..., None]
     return np.clip(first * (1 - weight) + second * weight, 0, 255).astype(np.float32)
 
@@ -234,16 +234,16 @@ def draw_scene(rng: np.random.Generator, size: Sequence[int] | None = None, obje
     centre = (0.0, 0.0)
     for thing in things:
         radius = min(height, width) * np.exp(rng.uniform(np.log(0.075), np.log(0.25)))
-        if drawn and rng.random() < 0.45:  # next to the one before, often over it
+        if drawn and rng.random() < 0.4:  # next to the one before, often over it
             angle, distance = rng.uniform(0, 2 * np.pi), radius * rng.uniform(0.7, 1.6)
             centre = (centre[0] + distance * np.cos(angle), centre[1] + distance * np.sin(angle))
             centre = (float(np.clip(centre[0], 0, width)), float(np.clip(centre[1], 0, height)))
         else:
             centre = (rng.uniform(0, width), rng.uniform(0, height))
         chance = rng.random()
-        if chance < 0.15:
+        if chance < 0.07:
             colour = colour_at(image, centre) + rng.uniform(-60, 60, 3)
-        elif chance < 0.35 or thing < 0:
+        elif chance < 0.18 or thing < 0:
             colour = rng.uniform(20, 235, 3)
         else:
             colour = usual_colour(rng, int(thing))

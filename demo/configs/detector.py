@@ -11,7 +11,7 @@ metainfo = dict(
     palette=[(220, 60, 50), (60, 180, 75), (0, 110, 230), (250, 190, 40), (200, 60, 220), (0, 190, 200)],
 )
 image_size = (224, 224)
-max_epochs = 10
+max_epochs = 18
 base_lr = 0.002
 
 norm_cfg = dict(type='BN')
@@ -82,7 +82,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'val/instances.json')
 test_evaluator = val_evaluator
 
-train_cfg = dict(max_epochs=max_epochs, val_interval=5, dynamic_intervals=None)
+train_cfg = dict(max_epochs=max_epochs, val_interval=6, dynamic_intervals=None)
 optim_wrapper = dict(optimizer=dict(lr=base_lr), clip_grad=dict(max_norm=35))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=200),
@@ -98,7 +98,7 @@ param_scheduler = [
 ]
 default_hooks = dict(
     logger=dict(interval=50),
-    checkpoint=dict(interval=max_epochs, max_keep_ckpts=1),
+    checkpoint=dict(interval=6, max_keep_ckpts=1),
 )
 custom_hooks = [
     # A short run: the average has to forget the first epochs sooner than in the library's 300 epochs.

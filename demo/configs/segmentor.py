@@ -21,7 +21,7 @@ metainfo = dict(
 )
 num_classes = len(metainfo['classes'])
 crop_size = (128, 128)
-max_iters = 2000
+max_iters = 3000
 base_lr = 0.002
 
 norm_cfg = dict(type='BN', requires_grad=True)
