@@ -114,7 +114,9 @@ def deploy(
         exporting = Exporting(task, prepared.loaded, prepared.settings, prepared.steps, temporary, stages)
         reason = f'exported with --shape {shape[0]} {shape[1]}' if shape else task.static_reason()
         attempt = exporting.run(samples, reason)
-        if carries_pipeline:
+        if carries_pipeline and not task.runtime_reads:
+            attempt.verification.not_exercised.append(f"the runtime: it does not read '{task.outputs}' outputs")
+        elif carries_pipeline:
             with stages.stage('runtime'):
                 backend = prepared.settings.backend
                 options = {key: backend[key] for key in ('providers', 'threads') if key in backend}

@@ -13,6 +13,7 @@ from .errors import ConfigError
 from .rewriting import merge_rewriters
 
 _TYPED = ('exporter', 'backend')
+_KINDS = {'bool': (bool, 'True or False'), 'str | None': ((str, type(None)), 'a name or None')}
 
 
 @dataclass
@@ -22,7 +23,8 @@ class DeployConfig:
     Attributes:
         exporter: of the registry EXPORTERS.
         backend: of the registry BACKENDS.
-        input: ``dtype``, ``shape`` (h, w) or None, ``batch_size``, ``runtime_pipeline``.
+        input: ``dtype``, ``shape`` (h, w) or None, ``batch_size``, ``preprocess``, ``runtime_pipeline``.
+        outputs: what the file answers; None for the task's default.
         rescale: answers in original pixels.
         optimize: clean the graph up.
         tolerance: see :class:`mmdeploy_lite.check.tolerance.Tolerance`.
@@ -34,6 +36,7 @@ class DeployConfig:
     exporter: dict[str, Any] = field(default_factory=dict)
     backend: dict[str, Any] = field(default_factory=dict)
     input: dict[str, Any] = field(default_factory=dict)
+    outputs: str | None = None
     rescale: bool = True
     optimize: bool = True
     tolerance: dict[str, Any] = field(default_factory=dict)
@@ -86,9 +89,10 @@ def _merge(key: str, old: Any, new: Any) -> Any:
 
 def _validate_kinds(config: DeployConfig) -> None:
     for item in fields(DeployConfig):
-        value, boolean = getattr(config, item.name), item.type == 'bool'
-        if item.name != 'required' and not isinstance(value, bool if boolean else Mapping):
-            raise ConfigError(f'deploy.{item.name} is {value!r}; it must be {"True or False" if boolean else "a dict"}')
+        value = getattr(config, item.name)
+        kinds, wanted = _KINDS.get(str(item.type), (Mapping, 'a dict'))
+        if item.name != 'required' and not isinstance(value, kinds):
+            raise ConfigError(f'deploy.{item.name} is {value!r}; it must be {wanted}')
 
 
 def _validate_audit(settings: Mapping[str, Any]) -> None:
@@ -97,7 +101,7 @@ def _validate_audit(settings: Mapping[str, Any]) -> None:
 
 
 def _validate_input(settings: Mapping[str, Any]) -> None:
-    known = {'dtype', 'shape', 'batch_size', 'runtime_pipeline'}
+    known = {'dtype', 'shape', 'batch_size', 'preprocess', 'runtime_pipeline'}
     if unknown := sorted(set(settings) - known):
         names = ', '.join(unknown), ', '.join(sorted(known))
         raise ConfigError('deploy.input has the unknown key {}; known are {}'.format(*names))

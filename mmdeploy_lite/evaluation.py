@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import json
 import math
@@ -23,7 +22,7 @@ from torch import nn
 
 from .errors import ConfigError
 from .progress import Stages
-from .tasks import BaseTask, Sample, fix_shape
+from .tasks import BaseTask, Sample, answering, fix_shape
 
 DIGITS = 1e-4
 """Metrics are equal to four digits; those above 1 are percentages."""
@@ -124,11 +123,18 @@ def for_file(task: BaseTask, session: Any) -> BaseTask:
             'the file was exported with rescale=False and answers in pixels of its input; the metrics are about'
             ' original pixels. Export it with rescale=True to measure it'
         )
-    task = copy.copy(task)
+    kind = answering(type(task), metadata.get('answers'))
+    if not kind.runtime_reads:
+        raise ConfigError(f"the file answers '{metadata['answers']}', which the metrics cannot take")
     batch = session.input_shapes['image'][0]
-    task.rescale, task.dtype = True, metadata['dtype']
-    task.batch_size = batch if isinstance(batch, int) else 1
-    return task
+    return kind(
+        task.model,
+        task.pipeline,
+        dtype=metadata['dtype'],
+        batch_size=batch if isinstance(batch, int) else 1,
+        tolerance=task.tolerance,
+        preprocess='none' if metadata.get('input') == 'preprocessed' else 'graph',
+    )
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from .check.tolerance import Tolerance
 from .deploy_config import DeployConfig, check_shape, deploy_section, plain_dict, resolve_deploy_config, split_options
 from .loading import LoadedModel, build_model, load_config, read_config
-from .tasks import BaseTask, TestPipeline, find_test_pipeline, fix_shape, infer_task
+from .tasks import BaseTask, TestPipeline, answering, find_test_pipeline, fix_shape, infer_task
 from .workdir import open_work_dir
 
 
@@ -67,13 +67,14 @@ def prepare(
     settings = merge_settings(task_type, deploy_cfg, cfg, deploy_options)
     shape = shape or check_shape(settings.input.get('shape'))
     steps = find_test_pipeline(cfg)
-    task = task_type(
+    task = answering(task_type, settings.outputs)(
         loaded.model,
         TestPipeline(fix_shape(steps, shape) if shape else steps),
         rescale=settings.rescale,
         dtype=settings.input.get('dtype', 'float32'),
         batch_size=settings.input.get('batch_size', 1),
         tolerance=Tolerance.from_config(settings.tolerance),
+        preprocess=settings.input.get('preprocess', 'graph'),
     )
     return Prepared(task, loaded, settings, steps, shape, folder)
 

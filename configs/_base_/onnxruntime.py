@@ -3,9 +3,14 @@
 deploy = dict(
     exporter=dict(type='TorchScriptExporter', opset=17),
     backend=dict(type='ONNXRuntimeBackend', providers=['CPUExecutionProvider']),
+    # dtype: 'float32' or 'uint8'.
     # shape: (h, w) of `image`, fixed in the graph; None keeps height and width dynamic where the model allows.
     # runtime_pipeline: the file says how the runtime prepares an image; False: it does not, and you do it yourself
-    input=dict(dtype='float32', shape=None, batch_size=1, runtime_pipeline=True),
+    # preprocess: 'graph': `image` is what the test pipeline leaves; 'none': what the data preprocessor leaves
+    input=dict(dtype='float32', shape=None, batch_size=1, preprocess='graph', runtime_pipeline=True),
+    # None: detections, with masks where the model has them, or seg_map. Else 'raw' (a one-stage detector's head),
+    # 'seg_logits' or 'seg_probs'
+    outputs=None,
     # True: answers in original pixels. False: in pixels of `image`, without the inputs scale_factor and ori_shape
     rescale=True,
     optimize=True,

@@ -10,7 +10,7 @@ from ..errors import DeployError, UnsupportedError
 from ..runtime import Model, check_steps
 from ..runtime.pipeline import cannot_reproduce
 from ..runtime.results import SegMap as RuntimeSegMap
-from .answers import Detections, SegMap
+from .answers import Detections, RawTensors, SegMap
 from .comparison import Comparison
 from .report import Check
 
@@ -69,14 +69,16 @@ def check_runtime(
             session = model.session
             reference = task.answer(session.run(task.feeds([sample] * task.batch_size)))
             # both ran the same file on one image: no tie can fall differently, so nothing is excused
-            comparison = task.compare(sample, reference, _answer(model(image)), task.tolerance, None)
+            comparison = task.compare(sample, reference, _answer(task, model(image)), task.tolerance, None)
         except DeployError as error:
             comparison = Comparison(kind=task.kind, verdict='unequal', reasons=[str(error)])
         checks.append(Check(sample.name, sample.image.shape[:2], 'runtime', comparison))
     return checks, skipped
 
 
-def _answer(result: Any) -> Detections | SegMap:
+def _answer(task: Any, result: Any) -> Detections | SegMap | RawTensors:
     if isinstance(result, RuntimeSegMap):
+        if result.scores is not None:
+            return RawTensors({task.outputs: result.scores})
         return SegMap(result.seg_map)
     return Detections(result.bboxes, result.scores, result.labels, result.masks)

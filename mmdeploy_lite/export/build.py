@@ -104,14 +104,29 @@ def build_graph(
             for module in live_modules(wrapper, lost, run)
         ]
     problems += foreign_operators(graph.model)
-    problems += lost_inputs(graph.model, task.input_names)
+    _keep_img_shape(graph.model, task)
+    problems += lost_inputs(graph.model, _needed(task))
     _raise(problems, explain_frozen(places))
     model = optimize(graph.model) if clean else graph.model
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
-    _raise(lost_inputs(model, task.input_names) + foreign_operators(model) + invalid_model(model))
+    _raise(lost_inputs(model, _needed(task)) + foreign_operators(model) + invalid_model(model))
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
     targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
     return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)
+
+
+def _needed(task: Any) -> list[str]:
+    """Inputs that the answer must depend on. Not every model asks how much of the image is padding."""
+    return [name for name in task.input_names if name != 'img_shape']
+
+
+def _keep_img_shape(model: onnx.ModelProto, task: Any) -> None:
+    """Where no box is clipped, the tracer drops the input; the file's contract has it."""
+    names = [value.name for value in model.graph.input]
+    if 'img_shape' in task.input_names and 'img_shape' not in names:
+        shape = [task.batch_size, 2]
+        value = onnx.helper.make_tensor_value_info('img_shape', onnx.TensorProto.INT64, shape)
+        model.graph.input.insert(task.input_names.index('img_shape'), value)
 
 
 def _raise(problems: list[str], advice: str = '') -> None:

@@ -38,6 +38,11 @@ class PreprocessSpec:
     divisor: int
     size: tuple[int, int] | None
 
+    @property
+    def pads(self) -> bool:
+        """Images of some sizes get padding."""
+        return self.divisor > 1 or self.size is not None
+
     @classmethod
     def of(cls, preprocessor: nn.Module) -> PreprocessSpec:
         """Read it from mmengine's, mmdet's or mmseg's data preprocessor.

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import BackendError, ImageError
 from .pipeline import Pipeline, Prepared
+from .preprocess import Preprocess
 from .results import Detections, SegMap
 from .session import FileSession
 
@@ -58,6 +59,8 @@ class Model:
             steps, codebase = metadata['pipeline'], metadata['codebase']
         except (KeyError, TypeError) as error:
             raise BackendError(f'the metadata of {path} is not complete: {error}; export it again') from error
+        self._preprocess = Preprocess(metadata['preprocess']) if metadata.get('input') == 'preprocessed' else None
+        self._threshold: float = metadata.get('threshold') or 0.5
         self._read = self._reader(path)
         if steps is None:
             raise BackendError(
@@ -113,6 +116,8 @@ class Model:
 
     def takes(self, shape: tuple[int, int]) -> bool:
         """Whether the file takes what the pipeline made of an image, (h, w) in pixels."""
+        if self._preprocess is not None:
+            shape = self._preprocess.padded(shape)
         return all(not isinstance(size, int) or size == got for size, got in zip(self._size, shape, strict=True))
 
     def run(self, batch: Sequence[Prepared]) -> list[Result]:
@@ -126,7 +131,8 @@ class Model:
         """
         filled = [*batch, *[batch[0]] * (self._batch - len(batch))]
         feeds = {
-            'image': np.stack([item.tensor for item in filled]).astype(self._dtype, copy=False),
+            'image': np.stack([self._tensor(item) for item in filled]).astype(self._dtype, copy=False),
+            'img_shape': np.array([item.shape for item in filled], dtype=np.int64),
             'scale_factor': np.array([item.scale_factor for item in filled], dtype=np.float32),
             'ori_shape': np.array([item.ori_shape for item in filled], dtype=np.int64),
         }
@@ -136,18 +142,23 @@ class Model:
             for index, item in enumerate(batch)
         ]
 
+    def _tensor(self, prepared: Prepared) -> np.ndarray:
+        return prepared.tensor if self._preprocess is None else self._preprocess(prepared.tensor)
+
     def _reader(self, path: str | Path) -> Any:
         inputs, outputs = set(self.session.input_names), set(self.session.output_names)
         if {'dets', 'labels', 'num_dets'} <= outputs:
             read = self._detections
         elif 'seg_map' in outputs:
             read = self._seg_map
+        elif len(outputs & {'seg_logits', 'seg_probs'}) == 1:
+            read = self._scores
         else:
             raise BackendError(
                 f'{path} answers {", ".join(self.session.output_names)}; this reads dets, labels and num_dets, or'
-                ' seg_map. Run it with mmdeploy_lite.runtime.FileSession'
+                ' seg_map, seg_logits or seg_probs. Run it with mmdeploy_lite.runtime.FileSession'
             )
-        if unknown := inputs - {'image', 'scale_factor', 'ori_shape'}:
+        if unknown := inputs - {'image', 'img_shape', 'scale_factor', 'ori_shape'}:
             raise BackendError(f'{path} takes {", ".join(sorted(unknown))}, which an image does not give')
         return read
 
@@ -159,6 +170,11 @@ class Model:
 
     def _seg_map(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> SegMap:
         return SegMap(outputs['seg_map'][index], shape, self.classes)
+
+    def _scores(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> SegMap:
+        (scores,) = (outputs[name][index] for name in ('seg_logits', 'seg_probs') if name in outputs)
+        labels = scores.argmax(axis=0) if len(scores) > 1 else scores[0] > self._threshold
+        return SegMap(labels.astype(np.int64), shape, self.classes, scores)
 
 
 def _alike(one: Prepared, other: Prepared) -> bool:

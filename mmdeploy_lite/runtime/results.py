@@ -45,11 +45,14 @@ class SegMap:
         seg_map: (h, w) int64, from 0.
         shape: (h, w), see :class:`Detections`.
         classes: name of each class.
+        scores: (C, h, w) float32, what a file with ``seg_logits`` or ``seg_probs`` answers; None for one with
+            ``seg_map``.
     """
 
     seg_map: np.ndarray
     shape: tuple[int, int]
     classes: tuple[str, ...] = ()
+    scores: np.ndarray | None = None
 
     @property
     def areas(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from .base import BaseTask, Sample
 from .detection import InstanceSegmentation, ObjectDetection
-from .infer import infer_task
+from .infer import answering, infer_task
 from .pipeline import TestPipeline, find_test_pipeline, fix_shape
 from .segmentation import SemanticSegmentation
 
@@ -13,6 +13,7 @@ __all__ = [
     'Sample',
     'SemanticSegmentation',
     'TestPipeline',
+    'answering',
     'find_test_pipeline',
     'fix_shape',
     'infer_task',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ..check.comparison import Comparison
 from ..check.tolerance import Tolerance
 from ..errors import UnsupportedError
-from ..export.preprocess import PreprocessSpec
+from ..export.preprocess import InGraphPreprocess, PreprocessSpec
+from ..export.shapes import python_shape, static_size
 from .pipeline import TestPipeline
 
 
@@ -46,15 +47,42 @@ class ModelWrapper(nn.Module):
 
     Args:
         model: of mmdet or mmseg, in eval mode.
-        preprocess: the in-graph data preprocessor.
+        preprocess: the in-graph data preprocessor; None where ``image`` is the network's own input already.
         rescale: answers in original pixels, else in ``image`` pixels.
+        input_names: of what ``forward`` takes, in order.
     """
 
-    def __init__(self, model: nn.Module, preprocess: nn.Module, rescale: bool) -> None:
+    def __init__(
+        self, model: nn.Module, preprocess: nn.Module | None, rescale: bool, input_names: Sequence[str] = ('image',)
+    ) -> None:
         super().__init__()
         self.model = model
         self.preprocess = preprocess
         self.rescale = rescale
+        self.input_names = list(input_names)
+
+    def prepare(self, image: Tensor, img_shape: Tensor | None = None) -> tuple[Tensor, list[tuple[Any, Any]], Any]:
+        """The network's input and its sizes: Python ints, or traced where height and width are dynamic.
+
+        Args:
+            image: (N, C, H, W), see ``input.preprocess`` of the deploy config.
+            img_shape: (N, 2) int64 (h, w) of the part of ``image`` that is no padding; None where all of it is image.
+
+        Returns:
+            The network's input, (h, w) of each image in it, and (h, w) with the padding below and right.
+        """
+        height, width = static_size(image) or image.shape[-2:]
+        count = python_shape(image)[0]
+        if img_shape is not None:
+            return image, [(img_shape[index, 0], img_shape[index, 1]) for index in range(count)], (height, width)
+        if self.preprocess is None:
+            return image, [(height, width)] * count, (height, width)
+        inputs, (pad_h, pad_w) = self.preprocess(image)
+        # without padding the very same objects, so that the libraries' comparisons of the sizes are no traced branches
+        padded = (height, width)
+        if not (isinstance(pad_h, int) and isinstance(pad_w, int) and pad_h == pad_w == 0):
+            padded = (height + pad_h, width + pad_w)
+        return inputs, [(height, width)] * count, padded
 
     @staticmethod
     def set_metainfo(data_sample: Any, **metainfo: Any) -> Any:
@@ -76,6 +104,8 @@ class BaseTask(abc.ABC):
             pixels.
         dtype: of the ``image`` input, 'float32' or 'uint8'.
         batch_size: images per run, fixed in the graph.
+        preprocess: 'graph': the data preprocessor's work is in the graph. 'none': ``image`` is what it leaves, and
+            where it pads, the input ``img_shape`` says how much of it is image.
         tolerance: within which PyTorch counts as undecided; None for the defaults.
     """
 
@@ -83,6 +113,8 @@ class BaseTask(abc.ABC):
     kind: ClassVar[str]
     codebase: ClassVar[str]
     default_deploy_cfg: ClassVar[str]
+    runtime_reads: ClassVar[bool] = True
+    outputs: ClassVar[str]  # the choice of the deploy config that it answers
     needs_ori_shape: ClassVar[bool] = False
     needs_scale_factor: ClassVar[bool] = False
 
@@ -94,7 +126,14 @@ class BaseTask(abc.ABC):
         dtype: str = 'float32',
         batch_size: int = 1,
         tolerance: Tolerance | None = None,
+        preprocess: str = 'graph',
     ) -> None:
+        if preprocess not in ('graph', 'none'):
+            raise UnsupportedError(f"input preprocess '{preprocess}' is not supported; use 'graph' or 'none'")
+        if preprocess == 'none' and dtype != 'float32':
+            raise UnsupportedError(
+                f"input preprocess 'none' takes what the data preprocessor leaves, which is float32, not {dtype}"
+            )
         if dtype not in ('float32', 'uint8'):
             raise UnsupportedError(f"input dtype '{dtype}' is not supported; use 'float32' or 'uint8'")
         self.model = model
@@ -103,13 +142,21 @@ class BaseTask(abc.ABC):
         self.dtype = dtype
         self.batch_size = batch_size
         self.tolerance = tolerance or Tolerance()
+        self.preprocess = preprocess
         self.preprocess_spec = PreprocessSpec.of(model.data_preprocessor)
         self._double: nn.Module | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """Of a single channel of probabilities; None where there is none."""
+        return None
 
     @property
     def input_names(self) -> list[str]:
         """Of the graph, in order."""
         names = ['image']
+        if self.preprocess == 'none' and self.preprocess_spec.pads:
+            names.append('img_shape')
         if self.rescale:
             names += ['scale_factor'] * self.needs_scale_factor + ['ori_shape'] * self.needs_ori_shape
         return names
@@ -147,13 +194,30 @@ class BaseTask(abc.ABC):
     def feeds(self, samples: list[Sample]) -> dict[str, np.ndarray]:
         """The graph's inputs for a batch of images of one size."""
         metas = [sample.data_sample.metainfo for sample in samples]
-        feeds = {'image': torch.stack([sample.inputs for sample in samples]).numpy().astype(self.dtype)}
+        images = torch.stack([sample.inputs for sample in samples])
+        if self.preprocess == 'none':
+            images = self._preprocessed(samples)
+        feeds = {'image': images.numpy().astype(self.dtype)}
+        if 'img_shape' in self.input_names:
+            feeds['img_shape'] = np.array([sample.shape for sample in samples], dtype=np.int64)
         if 'scale_factor' in self.input_names:
             factors = [meta.get('scale_factor', (1.0, 1.0))[:2] for meta in metas]
             feeds['scale_factor'] = np.array(factors, dtype=np.float32)
         if 'ori_shape' in self.input_names:
             feeds['ori_shape'] = np.array([meta['ori_shape'][:2] for meta in metas], dtype=np.int64)
         return feeds
+
+    def _preprocessed(self, samples: list[Sample]) -> Tensor:
+        """(N, C, H, W) float32, as the model's own data preprocessor leaves them."""
+        data = dict(
+            inputs=[sample.inputs for sample in samples],
+            data_samples=[copy.deepcopy(sample.data_sample) for sample in samples],
+        )
+        return self.model.data_preprocessor(data, False)['inputs'].cpu()
+
+    def in_graph(self) -> InGraphPreprocess | None:
+        """What the graph does to ``image`` first."""
+        return InGraphPreprocess(self.preprocess_spec) if self.preprocess == 'graph' else None
 
     def fit_together(self, first: Sample, second: Sample) -> bool:
         """Whether two images can be in one batch: of one size, and, where the original size counts, answered in one."""

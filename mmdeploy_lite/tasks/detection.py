@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from ..check.compare import compare_detections
 from ..check.comparison import Comparison
 from ..check.tolerance import Tolerance
 from ..export.operators import REJECTED
-from ..export.preprocess import InGraphPreprocess
-from ..export.shapes import python_shape, static_size
 from ..export.tracing import current_export
 from ..registry import TASKS
 from .base import BaseTask, ModelWrapper, Sample
@@ -24,44 +22,40 @@ from .evidence import EvidenceRecorder, record_evidence
 
 
 class DetectionWrapper(ModelWrapper):
-    """``predict`` of a detector as a function of (image, scale_factor, ori_shape).
+    """``predict`` of a detector as a function of the file's inputs.
 
     Args:
         masks: the model answers instance masks as well.
-        takes_scale_factor: the second argument is given.
-        takes_ori_shape: the last argument is given.
     """
 
-    def __init__(self, *args: Any, masks: bool, takes_scale_factor: bool, takes_ori_shape: bool, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, masks: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.masks = masks
-        self.takes_scale_factor = takes_scale_factor
-        self.takes_ori_shape = takes_ori_shape
 
     def forward(self, image: Tensor, *extra: Tensor) -> tuple[Tensor, ...]:
         """Predict.
 
         Args:
             image: (N, C, H, W) as the test pipeline leaves it.
-            *extra: ``scale_factor`` (N, 2) float32 (w, h) and ``ori_shape`` (N, 2) int64 (h, w), those that the file
-                has.
+            *extra: those that the file has of ``img_shape`` (N, 2) int64 (h, w), see :meth:`prepare`,
+                ``scale_factor`` (N, 2) float32 (w, h) and ``ori_shape`` (N, 2) int64 (h, w).
 
         Returns:
             ``dets`` (N, K, 5), ``labels`` (N, K), ``num_dets`` (N,) and, with masks, ``masks`` (N, K, h, w) bool.
         """
+        inputs, samples = self.batch(image, extra)
+        results = [sample.pred_instances for sample in self.model.predict(inputs, samples, rescale=self.rescale)]
+        return self._pack([self._fields(result) for result in results])
+
+    def batch(self, image: Tensor, extra: Sequence[Tensor]) -> tuple[Tensor, list[Any]]:
+        """The network's input, and a data sample for each image as ``predict`` takes them."""
         from mmdet.structures import DetDataSample
 
-        rest = list(extra)
-        scale_factor = rest.pop(0) if self.takes_scale_factor else None
-        ori_shape = rest.pop(0) if self.takes_ori_shape else None
-        inputs, (pad_h, pad_w) = self.preprocess(image)
-        height, width = static_size(image) or image.shape[-2:]
-        # without padding the very same objects, so that the libraries' comparisons of the sizes are no traced branches
-        padded = (
-            (height, width) if isinstance(pad_h, int) and not pad_h and not pad_w else (height + pad_h, width + pad_w)
-        )
+        given = dict(zip(self.input_names[1:], extra, strict=True))
+        scale_factor, ori_shape = given.get('scale_factor'), given.get('ori_shape')
+        inputs, sizes, padded = self.prepare(image, given.get('img_shape'))
         samples = []
-        for index in range(python_shape(image)[0]):
+        for index, (height, width) in enumerate(sizes):
             factor = (1.0, 1.0) if scale_factor is None else scale_factor[index]
             original = (height, width) if ori_shape is None else (ori_shape[index, 0], ori_shape[index, 1])
             samples.append(
@@ -74,8 +68,7 @@ class DetectionWrapper(ModelWrapper):
                     scale_factor=factor,
                 )
             )
-        results = [sample.pred_instances for sample in self.model.predict(inputs, samples, rescale=self.rescale)]
-        return self._pack([self._fields(result) for result in results])
+        return inputs, samples
 
     def _fields(self, result: Any) -> list[Tensor]:
         fields = [torch.cat([result.bboxes, result.scores[:, None]], dim=1), result.labels]
@@ -112,6 +105,7 @@ class ObjectDetection(BaseTask):
 
     name = 'detection'
     kind = 'detections'
+    outputs = 'detections'
     codebase = 'mmdet'
     default_deploy_cfg = 'mmdet/detection_onnxruntime.py'
     needs_scale_factor = True
@@ -122,14 +116,7 @@ class ObjectDetection(BaseTask):
         return {'dets': (batch, 'num_dets', 5), 'labels': (batch, 'num_dets'), 'num_dets': (batch,)}
 
     def wrapper(self) -> DetectionWrapper:
-        return DetectionWrapper(
-            self.model,
-            InGraphPreprocess(self.preprocess_spec),
-            self.rescale,
-            masks=self.masks,
-            takes_scale_factor='scale_factor' in self.input_names,
-            takes_ori_shape='ori_shape' in self.input_names,
-        )
+        return DetectionWrapper(self.model, self.in_graph(), self.rescale, self.input_names, masks=self.masks)
 
     def reference(self, sample: Sample) -> tuple[Detections, DetectionEvidence]:
         with record_evidence(self.model, self.tolerance) as recorder:

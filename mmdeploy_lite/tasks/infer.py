@@ -7,7 +7,34 @@ from torch import nn
 from ..errors import UnsupportedError
 from .base import BaseTask
 from .detection import InstanceSegmentation, ObjectDetection
+from .raw import RawDetection
+from .scores import SegmentationLogits, SegmentationProbabilities
 from .segmentation import SemanticSegmentation
+
+# What a task can answer instead, by `outputs` of the deploy config; the first is what it answers by default.
+OUTPUTS: dict[str, dict[str, type[BaseTask]]] = {
+    'detection': dict(detections=ObjectDetection, raw=RawDetection),
+    'instance_segmentation': dict(detections=InstanceSegmentation),
+    'segmentation': dict(
+        seg_map=SemanticSegmentation, seg_logits=SegmentationLogits, seg_probs=SegmentationProbabilities
+    ),
+}
+
+
+def answering(task: type[BaseTask], outputs: str | None) -> type[BaseTask]:
+    """The task that answers what ``outputs`` of the deploy config says; None for the task's default.
+
+    Raises:
+        UnsupportedError: the task cannot answer it.
+    """
+    if outputs is None:
+        return task
+    known = OUTPUTS.get(task.name, {})
+    if outputs not in known:
+        raise UnsupportedError(
+            f"outputs '{outputs}' is nothing that {task.name} can answer; use {' or '.join(map(repr, known)) or None}"
+        )
+    return known[outputs]
 
 
 def infer_task(model: nn.Module) -> type[BaseTask]:

@@ -13,42 +13,46 @@ from ..check.answers import SegEvidence, SegMap
 from ..check.compare import compare_seg_map
 from ..check.comparison import Comparison
 from ..check.tolerance import Tolerance
-from ..export.preprocess import InGraphPreprocess
-from ..export.shapes import python_shape, static_size
 from ..registry import TASKS
 from .base import BaseTask, ModelWrapper, Sample
 
 
 class SegmentationWrapper(ModelWrapper):
-    """``predict`` of a segmentor as a function of (image, ori_shape)."""
+    """``predict`` of a segmentor as a function of the file's inputs."""
 
-    def forward(self, image: Tensor, ori_shape: Tensor | None = None) -> Tensor:
+    def forward(self, image: Tensor, *extra: Tensor) -> Tensor:
         """Predict.
 
         Args:
             image: (N, C, H, W) as the test pipeline leaves it.
-            ori_shape: (N, 2) int64 (h, w) that the logits are resized to before argmax; None for the image's own size.
+            *extra: those that the file has of ``img_shape`` (N, 2) int64 (h, w), see :meth:`prepare`, and ``ori_shape``
+                (N, 2) int64 (h, w) that the logits are resized to before argmax; else the image's own size.
 
         Returns:
             ``seg_map`` (N, h, w) int64.
         """
         from mmseg.structures import SegDataSample
 
-        inputs, (pad_h, pad_w) = self.preprocess(image)
-        height, width = static_size(image) or image.shape[-2:]
+        given = dict(zip(self.input_names[1:], extra, strict=True))
+        ori_shape = given.get('ori_shape')
+        inputs, sizes, (padded_h, padded_w) = self.prepare(image, given.get('img_shape'))
         samples = []
-        for index in range(python_shape(image)[0]):
+        for index, (height, width) in enumerate(sizes):
             original = (height, width) if ori_shape is None else (ori_shape[index, 0], ori_shape[index, 1])
+            padding = (0, 0) if height is padded_h and width is padded_w else (padded_w - width, padded_h - height)
             samples.append(
                 self.set_metainfo(
                     SegDataSample(),
                     img_shape=(height, width),
-                    pad_shape=(height + pad_h, width + pad_w),
-                    img_padding_size=(0, pad_w, 0, pad_h),
+                    pad_shape=(padded_h, padded_w),
+                    img_padding_size=(0, padding[0], 0, padding[1]),
                     ori_shape=original,
                 )
             )
-        results = self.model.predict(inputs, samples)
+        return self.read(self.model.predict(inputs, samples))
+
+    def read(self, results: list[Any]) -> Tensor:
+        """The file's output, of the data samples that ``predict`` returned."""
         return torch.cat([result.pred_sem_seg.data for result in results]).long()
 
 
@@ -58,6 +62,7 @@ class SemanticSegmentation(BaseTask):
 
     name = 'segmentation'
     kind = 'seg_map'
+    outputs = 'seg_map'
     codebase = 'mmseg'
     default_deploy_cfg = 'mmseg/segmentation_onnxruntime.py'
     needs_ori_shape = True
@@ -76,11 +81,11 @@ class SemanticSegmentation(BaseTask):
         return self.model.test_cfg.get('mode', 'whole') == 'slide'
 
     def wrapper(self) -> SegmentationWrapper:
-        return SegmentationWrapper(self.model, InGraphPreprocess(self.preprocess_spec), self.rescale)
+        return SegmentationWrapper(self.model, self.in_graph(), self.rescale, self.input_names)
 
     def reference(self, sample: Sample) -> tuple[SegMap, SegEvidence]:
         result = self.test_step(sample)
-        undecided = undecided_pixels(result.seg_logits.data, self._threshold(), self.tolerance.mask)
+        undecided = undecided_pixels(result.seg_logits.data, self.threshold, self.tolerance.mask)
         return self._read(result), SegEvidence(undecided, self.lazily(sample, lambda item: self._read(item).seg_map))
 
     def answer(self, outputs: Mapping[str, np.ndarray], index: int = 0) -> SegMap:
@@ -102,7 +107,8 @@ class SemanticSegmentation(BaseTask):
                 sample.set_metainfo(dict(ori_shape=sample.img_shape))
         return model.predict(inputs, data_samples)
 
-    def _threshold(self) -> float:
+    @property
+    def threshold(self) -> float:
         return float(getattr(getattr(self.model, 'decode_head', None), 'threshold', None) or 0.5)
 
     @staticmethod

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import DeployError
 from ..loading import LoadedModel, build_model, load_config, use_scope
 from ..rewriting import FunctionRewriter, RewriteContext
-from ..tasks import BaseTask, Sample, TestPipeline, find_test_pipeline, fix_shape, infer_task
+from ..tasks import BaseTask, Sample, TestPipeline, answering, find_test_pipeline, fix_shape, infer_task
 from .calibrate import Calibration, calibrate, distinct_scores, shift_classes, silence
 from .images import empty, scene
 
@@ -61,6 +61,7 @@ def zoo_model(
     *,
     scale: tuple[int, int] = SCALE,
     seed: int = 0,
+    outputs: str | None = None,
     **task_options: Any,
 ) -> TestModel:
     """Build the model of a config, without downloads, and calibrate its weights.
@@ -70,6 +71,7 @@ def zoo_model(
         cfg_options: over the config, by dotted key.
         scale: see :func:`shrink_pipeline`.
         seed: of the weights.
+        outputs: what the model answers; None for the task's default.
         **task_options: of :class:`mmdeploy_lite.tasks.BaseTask`: ``rescale``, ``dtype``, ``batch_size``.
 
     Raises:
@@ -79,7 +81,7 @@ def zoo_model(
     loaded = build_model(cfg, None)
     use_scope(loaded.scope)
     steps = shrink_pipeline(find_test_pipeline(cfg), scale)
-    task = infer_task(loaded.model)(loaded.model, TestPipeline(steps), **task_options)
+    task = answering(infer_task(loaded.model), outputs)(loaded.model, TestPipeline(steps), **task_options)
     longer, shorter = scale
     images = [scene(1, shorter, longer), scene(2, shorter, longer), empty(shorter, longer), scene(3, shorter, longer)]
     samples = [task.prepare(str(index), image) for index, image in enumerate(images)]
