@@ -139,7 +139,7 @@ def deploy(
 
 def _report(attempt: Attempt, prepared: Prepared, stages: Stages, path: Path) -> Report:
     settings, graph = prepared.settings, attempt.graph
-    warnings = []
+    warnings = list(prepared.task.notes)
     if attempt.reason is not None and prepared.shape is None:
         height, width = attempt.samples[0].shape
         warnings.append(f'height and width are fixed at {height} x {width}: {attempt.reason}')

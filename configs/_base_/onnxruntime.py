@@ -19,8 +19,10 @@ deploy = dict(
         not_in_onnx_export=dict(type='NotInOnnxExport'),
         squeeze=dict(type='Squeeze'),
         new_tensor=dict(type='NewTensor'),
+        diag=dict(type='Diag'),
         deform_conv=dict(type='DeformConv'),
         modulated_deform_conv=dict(type='ModulatedDeformConv'),
         adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),
+        adaptive_max_pool2d=dict(type='AdaptiveMaxPool2d'),
     ),
 )

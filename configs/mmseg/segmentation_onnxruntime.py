@@ -1,2 +1,12 @@
 _base_ = '../_base_/onnxruntime.py'
-deploy = dict(rewriters=dict(resize=dict(type='Resize'), slide_inference=dict(type='SlideInference')))
+deploy = dict(
+    rewriters=dict(
+        fixed_sizes=dict(type='FixedSizes'),
+        postprocess_result=dict(type='PostprocessResult'),
+        resize=dict(type='Resize'),
+        slide_inference=dict(type='SlideInference'),
+        psa_mask=dict(type='PSAMask'),
+        points_of_test=dict(type='PointsOfTest'),
+        clip_text_encoder=dict(type='CLIPTextEncoder'),
+    )
+)

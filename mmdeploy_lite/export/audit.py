@@ -19,6 +19,21 @@ def foreign_operators(model: onnx.ModelProto) -> list[str]:
     ]
 
 
+def sizes_from_values(model: onnx.ModelProto) -> list[str]:
+    """Operators whose results have as many elements as the image's content decides, where every size was taken for
+    fixed.
+    """
+    found = sorted({node.op_type for node in _nodes(model.graph)} & _SIZED_BY_VALUES)
+    return [
+        f'{name} gives as many elements as the image decides, and sizes are frozen in a graph of fixed height and'
+        ' width; drop the rewriter fixed_sizes (deploy.rewriters.fixed_sizes=None)'
+        for name in found
+    ]
+
+
+_SIZED_BY_VALUES = {'NonZero', 'NonMaxSuppression', 'Unique', 'Compress'}
+
+
 def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
     for node in graph.node:
         yield node

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import AuditError, NothingDetectedError
 from ..rewriting import FunctionRewriter, RewriteContext
 from .allowed import AllowedLine, describe_place, unknown_places
-from .audit import foreign_operators, invalid_model, lost_inputs
+from .audit import foreign_operators, invalid_model, lost_inputs, sizes_from_values
 from .explain import explain_frozen
 from .optimize import finish, optimize
 from .scopes import ScopeRecorder, live_modules, lost_modules
@@ -82,7 +82,10 @@ def build_graph(
         axes['image'] = {2: 'height', 3: 'width'}
     context = RewriteContext(rewriters, required)
     recorder = ScopeRecorder(wrapper)
-    with context, exporting(ExportState(dynamic=dynamic)):
+    # an image that comes with its own img_shape may be padded: sizes then follow from that too
+    fixed = task.sizes_follow_image and not dynamic and 'img_shape' not in task.input_names
+    state = ExportState(dynamic=dynamic, fixed_sizes=fixed)
+    with context, exporting(state):
         with recorder:
             graph = exporter.export(wrapper, inputs[0], task.input_names, list(task.output_shapes()), axes)
         _guard(task, context)
@@ -104,6 +107,8 @@ def build_graph(
             for module in live_modules(wrapper, lost, run)
         ]
     problems += foreign_operators(graph.model)
+    if state.fixed_sizes:
+        problems += sizes_from_values(graph.model)
     _keep_img_shape(graph.model, task)
     problems += lost_inputs(graph.model, _needed(task))
     _raise(problems, explain_frozen(places))

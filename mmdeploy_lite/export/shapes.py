@@ -48,3 +48,17 @@ def static_size(tensor: Tensor) -> tuple[int, int] | None:
         return None
     height, width = python_shape(tensor)[-2:]
     return height, width
+
+
+@contextlib.contextmanager
+def sizes_traced() -> Iterator[None]:
+    """What runs inside keeps sizes in the graph, also where the export fixes them."""
+    export = current_export()
+    if export is None:
+        yield
+        return
+    before, export.fixed_sizes = export.fixed_sizes, False
+    try:
+        yield
+    finally:
+        export.fixed_sizes = before

@@ -14,10 +14,12 @@ class ExportState:
 
     Attributes:
         dynamic: height and width of the image are not fixed in the graph.
+        fixed_sizes: all sizes follow from the image's, which is fixed: they are numbers, not part of the graph.
         rejected_pending: candidates with the score REJECTED are on their way; NMS, which drops them, clears it.
     """
 
     dynamic: bool = False
+    fixed_sizes: bool = False
     rejected_pending: bool = False
 
 

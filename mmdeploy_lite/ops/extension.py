@@ -22,6 +22,7 @@ GROUPS: Sequence[str] = (
     'info',
     'ms_deform_attn',
     'nms',
+    'psamask',
     'roi_align',
     'roi_pool',
     'soft_nms',

@@ -1,6 +1,16 @@
 """The built-in rewriters. Importing registers them; which of them run is said by the deploy config."""
 
-from . import mmcv_deform, mmcv_ops, mmdet_boxes, mmdet_dense, mmdet_detr, mmdet_roi, mmseg_segmentors, torch_ops
+from . import (
+    mmcv_deform,
+    mmcv_ops,
+    mmdet_boxes,
+    mmdet_dense,
+    mmdet_detr,
+    mmdet_roi,
+    mmseg_heads,
+    mmseg_segmentors,
+    torch_ops,
+)
 
 __all__ = [
     'mmcv_deform',
@@ -9,6 +19,7 @@ __all__ = [
     'mmdet_dense',
     'mmdet_detr',
     'mmdet_roi',
+    'mmseg_heads',
     'mmseg_segmentors',
     'torch_ops',
 ]

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..export.operators import squeeze
-from ..export.shapes import python_shape, static_size
+from ..export.shapes import python_shape, static_size, tracing_paused
+from ..export.tracing import current_export
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter, RewriteContext
 
@@ -68,6 +69,68 @@ class NewTensor(FunctionRewriter):
         device = kwargs.get('device') or tensor.device
         items = [item if isinstance(item, Tensor) else origin(tensor, item) for item in data]
         return torch.stack([item.to(device=device, dtype=dtype) for item in items])
+
+
+@REWRITERS.register_module()
+class FixedSizes(FunctionRewriter):
+    """Sizes are Python numbers where the export fixes them all; under the tracer they are traced ones.
+
+    For tasks whose sizes follow from the image's alone, see :class:`~mmdeploy_lite.export.tracing.ExportState`. What
+    the libraries compute from sizes (windows, padding, whether to resize) is then what it is in PyTorch.
+    """
+
+    target = ('torch.Tensor.shape', 'torch.Tensor.size')
+
+    def __call__(self, origin: Callable, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        export = current_export()
+        if export is None or not export.fixed_sizes:
+            return origin(tensor, *args, **kwargs)
+        with tracing_paused():
+            return origin(tensor, *args, **kwargs)
+
+
+@REWRITERS.register_module()
+class Diag(FunctionRewriter):
+    """The matrix with a vector on its diagonal, by comparing rows and columns; the exporter has no ``diag``."""
+
+    target = 'torch.diag'
+
+    def __call__(self, origin: Callable, input: Tensor, diagonal: int = 0, **kwargs: Any) -> Tensor:
+        if input.dim() != 1 or diagonal or kwargs:
+            return origin(input, diagonal, **kwargs)
+        index = torch.arange(input.shape[0], device=input.device)
+        return torch.where(index[:, None] == index, input[:, None], input.new_zeros(()))
+
+
+@REWRITERS.register_module()
+class AdaptiveMaxPool2d(FunctionRewriter):
+    """Exact for every size: each cell's rows, then its columns, looked up and their maximum taken.
+
+    The exporter takes sizes that divide and refuses the others. The cells are those of :class:`AdaptiveAvgPool2d`; the
+    last pixel of a small one is looked up again until it has as many as the largest.
+    """
+
+    target = 'torch.nn.functional.adaptive_max_pool2d'
+
+    def __call__(self, origin: Callable, input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        if return_indices:
+            return origin(input, output_size, return_indices)
+        pair = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+        size = static_size(input) or input.shape[-2:]
+        for axis, extent, cells in zip((-2, -1), size, pair, strict=True):
+            if cells is not None:
+                input = _cell_maxima(input, axis, extent, cells)
+        return input
+
+
+def _cell_maxima(input: Tensor, axis: int, size: Any, cells: Any) -> Tensor:
+    cell = torch.arange(cells, device=input.device)
+    start = torch.div(cell * size, cells, rounding_mode='floor')
+    end = torch.div((cell + 1) * size + cells - 1, cells, rounding_mode='floor')
+    pixel = start[:, None] + torch.arange((size + cells - 1) // cells + 1, device=input.device)
+    pixel = torch.minimum(pixel, end[:, None] - 1)
+    looked_up = torch.index_select(input, axis, pixel.flatten())
+    return looked_up.unflatten(axis, (cells, -1)).amax(axis)
 
 
 @REWRITERS.register_module()

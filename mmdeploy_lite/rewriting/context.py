@@ -6,6 +6,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from types import GetSetDescriptorType
 from typing import Any
 
 from ..errors import RewriteError
@@ -34,8 +35,8 @@ class RewriteContext:
         skipped: per target path that does not exist here, the reason.
 
     Raises:
-        RewriteError: on enter, a required target does not exist, or a target is neither a function nor a method, or
-            is in a module that fails to import. Nothing stays replaced.
+        RewriteError: on enter, a required target does not exist, or a target is neither a function, a method nor a
+            property, or is in a module that fails to import. Nothing stays replaced.
     """
 
     def __init__(self, rewriters: Mapping[str, FunctionRewriter], required: Collection[str] = ()) -> None:
@@ -93,12 +94,15 @@ class RewriteContext:
         self._active = False
 
     def _wrap(self, target: Target, raw: Any, key: str, rewriter: FunctionRewriter) -> Any:
-        """What takes the place of ``raw``: a function, or for static and class methods an object of their kind."""
+        """What takes the place of ``raw``: a function, or for static and class methods and properties an object of
+        their kind.
+        """
         bound = isinstance(raw, (staticmethod, classmethod))
-        origin: Callable = raw.__func__ if bound else raw
+        is_property = isinstance(raw, (property, GetSetDescriptorType))
+        origin: Callable = raw.__func__ if bound else raw.__get__ if is_property else raw
         if isinstance(origin, type) or not callable(origin):
             kind = 'class' if isinstance(origin, type) else type(raw).__name__
-            raise RewriteError(f"rewriter '{key}': '{target.path}' is a {kind}, not a function or method")
+            raise RewriteError(f"rewriter '{key}': '{target.path}' is a {kind}, not a function, method or property")
         sites = self.fired[key]
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -112,4 +116,6 @@ class RewriteContext:
             functools.update_wrapper(call, origin)
         except (AttributeError, TypeError):  # builtins with attributes that cannot be copied
             call.__name__ = target.name
+        if is_property:
+            return property(call)
         return type(raw)(call) if bound else call

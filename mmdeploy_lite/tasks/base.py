@@ -117,6 +117,8 @@ class BaseTask(abc.ABC):
     outputs: ClassVar[str]  # the choice of the deploy config that it answers
     needs_ori_shape: ClassVar[bool] = False
     needs_scale_factor: ClassVar[bool] = False
+    sizes_follow_image: ClassVar[bool] = False
+    """Up to the post-processing, every size in the model follows from the image's, none from its content."""
 
     def __init__(
         self,
@@ -144,6 +146,8 @@ class BaseTask(abc.ABC):
         self.tolerance = tolerance or Tolerance()
         self.preprocess = preprocess
         self.preprocess_spec = PreprocessSpec.of(model.data_preprocessor)
+        self.notes: list[str] = []
+        """What users should know of how the model is deployed."""
         self._double: nn.Module | None = None
 
     @property

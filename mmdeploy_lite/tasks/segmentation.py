@@ -66,6 +66,11 @@ class SemanticSegmentation(BaseTask):
     codebase = 'mmseg'
     default_deploy_cfg = 'mmseg/segmentation_onnxruntime.py'
     needs_ori_shape = True
+    sizes_follow_image = True
+
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(model, *args, **kwargs)
+        self.notes += fix_random_bases(model)
 
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
         return {'seg_map': (self.batch_size, 'map_height', 'map_width')}
@@ -114,6 +119,37 @@ class SemanticSegmentation(BaseTask):
     @staticmethod
     def _read(data_sample: Any) -> SegMap:
         return SegMap(data_sample.pred_sem_seg.data[0].long().cpu().numpy())
+
+
+def fix_random_bases(model: torch.nn.Module, seed: int = 0) -> list[str]:
+    """Draw the bases of a matrix decomposition once, in place, where the model draws new ones at every call.
+
+    SegNeXt's head (https://arxiv.org/abs/2209.08575) starts its iterations from random bases, so PyTorch answers the
+    same image differently every time; with ``rand_init=False`` mmseg itself draws them at the first call and keeps
+    them.
+
+    Args:
+        model: of mmseg.
+        seed: of the bases.
+
+    Returns:
+        What was done, in words; nothing for other models.
+    """
+    fixed = []
+    for name, module in model.named_modules():
+        if type(module).__name__ != 'Hamburger' or hasattr(module.ham, 'bases'):
+            continue
+        ham, conv = module.ham, module.ham_in.conv
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            bases = ham._build_bases(1, ham.S, conv.out_channels // ham.S, ham.R, device=conv.weight.device)
+        ham.register_buffer('bases', bases, persistent=False)
+        ham.rand_init = False
+        fixed.append(
+            f"'{name}' draws random bases at every call, so PyTorch's own answers differ from call to call; the file"
+            f' has bases drawn once (seed {seed}), and PyTorch was given the same for the comparison'
+        )
+    return fixed
 
 
 def undecided_pixels(logits: Tensor, threshold: float, tolerance: float) -> np.ndarray:

@@ -55,6 +55,8 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             module.bias.data.normal_(std=0.3, generator=generator)
             module.running_mean.normal_(std=0.3, generator=generator)
             module.running_var.uniform_(0.5, 1.5, generator=generator)
+    for parameter in _silent(model):
+        parameter.data.normal_(std=0.3, generator=generator)
     done: set[int] = set()
     handles = [
         module.register_forward_hook(_rescale(module, name in classifiers, done))
@@ -68,6 +70,20 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
         for handle in handles:
             handle.remove()
     return Calibration(len(done), sorted(classifiers))
+
+
+def _silent(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that start at zero, so that what they weigh shows in no answer: position embeddings, the share of an
+    attention. Not those of layers that are calibrated, nor biases.
+    """
+    normalizations = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+    return [
+        parameter
+        for module in model.modules()
+        if not isinstance(module, (*_LAYERS, *normalizations))
+        for name, parameter in module.named_parameters(recurse=False)
+        if not name.endswith('bias') and not parameter.any()
+    ]
 
 
 def _rescale(module: nn.Module, classifier: bool, done: set[int]) -> Callable:

@@ -112,7 +112,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         dynamic=attempt.reason is None,
         static_reason=attempt.reason,
         rewriters=sorted(attempt.graph.fired),
-        note='; '.join(filter(None, [note, *reasons[:2]])),
+        note='; '.join(filter(None, [note, *model.task.notes, *reasons[:2]])),
     )
 
 

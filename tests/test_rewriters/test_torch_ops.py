@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from mmdeploy_lite.rewriters.mmdet_roi import SplitOfOne
-from mmdeploy_lite.rewriters.torch_ops import NotInOnnxExport, Squeeze
+from mmdeploy_lite.rewriters.torch_ops import Diag, NotInOnnxExport, Squeeze
 from mmdeploy_lite.rewriting import RewriteContext
 
 SIZES = [(4, 4), (8, 8), (16, 16), (20, 20), (64, 64), (45, 60), (1, 7)]
@@ -191,3 +191,38 @@ def test_averaging_matrix_rows_sum_to_one():
             matrix = averaging_matrix(size, cells, torch.zeros(1))
             assert matrix.shape == (cells, size)
             np.testing.assert_allclose(matrix.sum(dim=1), 1, rtol=1e-6)
+
+
+class TestAdaptiveMaxPool2d:
+    @pytest.mark.parametrize('size', SIZES)
+    def test_static(self, traced, size):
+        graph = traced(
+            lambda x: [F.adaptive_max_pool2d(x, cells) for cells in (1, 3, (2, 5), (None, 4))],
+            [features(*size)],
+            ['AdaptiveMaxPool2d'],
+        )
+        graph.check(features(*size))
+        graph.check(features(*size) - 10)
+
+    def test_dynamic(self, traced):
+        def function(x, y):
+            return [F.adaptive_max_pool2d(x, (3, 2)), F.adaptive_max_pool2d(x, y.shape[2:])]
+
+        args = [features(20, 16), features(7, 5)]
+        graph = traced(function, args, ['AdaptiveMaxPool2d'], [[2, 3], [2, 3]], dynamic=True)
+        assert graph.unknown == []
+        graph.check(features(45, 60), features(9, 13))
+        graph.check(features(1, 7), features(2, 2))
+
+
+class TestDiag:
+    @pytest.mark.parametrize('fill', [1.0, float('-inf')])
+    def test_vector(self, traced, fill):
+        graph = traced(lambda x: torch.diag(x * fill), [torch.rand(5) + 1], ['Diag'], [[0]])
+        for length in (5, 1, 9):
+            graph.check(torch.rand(length) + 1)
+
+    def test_others_stay(self):
+        with RewriteContext({'diag': Diag()}):
+            assert torch.equal(torch.diag(torch.eye(3)), torch.ones(3))
+            assert torch.equal(torch.diag(torch.ones(2), 1), torch.tensor([[0.0, 1, 0], [0, 0, 1], [0, 0, 0]]))

@@ -6,6 +6,7 @@ import sys
 from types import ModuleType
 
 import pytest
+import torch
 
 from mmdeploy_lite.errors import DeployError, RewriteError
 from mmdeploy_lite.rewriting import FunctionRewriter, RewriteContext
@@ -141,6 +142,25 @@ def test_inherited_method_is_deleted_again(lib):
     assert 'scale' not in vars(ops.Child)
 
 
+@pytest.mark.parametrize('owner', ['Base', 'Child'])
+def test_property(lib, owner):
+    ops = lib('ops')
+    before = snapshot(ops)
+    with RewriteContext({'size': rewriter(f'engine_lib.ops.{owner}.size', add=6)}) as context:
+        assert ops.Child().size == 7
+        assert ops.Base().size == (7 if owner == 'Base' else 1)
+    assert ops.Child().size == 1
+    assert_same(before, snapshot(ops))
+    assert sum(context.fired['size'].values()) == (2 if owner == 'Base' else 1)
+
+
+def test_property_of_a_builtin_type():
+    with RewriteContext({'shape': rewriter('torch.Tensor.shape', add=(9,))}):
+        assert torch.zeros(2, 3).shape == (2, 3, 9)
+    assert torch.zeros(2, 3).shape == (2, 3)
+    assert 'shape' not in vars(torch.Tensor)
+
+
 def test_method_of_an_instance_gets_self_after_origin(lib):
     ops = lib('ops')
     seen = []
@@ -241,9 +261,8 @@ def test_target_that_does_not_exist(lib, path, says):
 @pytest.mark.parametrize(
     ('path', 'says'),
     [
-        ('engine_lib.ops.Base.size', 'is a property, not a function or method'),
-        ('engine_lib.ops.Child.constant', 'is a int, not a function or method'),
-        ('engine_lib.ops.Child', 'is a class, not a function or method'),
+        ('engine_lib.ops.Child.constant', 'is a int, not a function, method or property'),
+        ('engine_lib.ops.Child', 'is a class, not a function, method or property'),
         ('engine_lib.broken.f', 'no driver'),
     ],
 )

@@ -1,0 +1,70 @@
+"""Primitives of mmseg's decode heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..export.shapes import sizes_traced, static_size, tracing_paused
+from ..ops.psamask import psa_mask
+from ..registry import REWRITERS
+from ..rewriting import FunctionRewriter
+
+
+@REWRITERS.register_module()
+class PostprocessResult(FunctionRewriter):
+    """From here on sizes follow from ``ori_shape`` too, which is an input of the file: they stay in the graph."""
+
+    target = 'mmseg.models.segmentors.base.BaseSegmentor.postprocess_result'
+
+    def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Any:
+        with sizes_traced():
+            return origin(*args, **kwargs)
+
+
+@REWRITERS.register_module()
+class PSAMask(FunctionRewriter):
+    """One lookup; the original is an operator of mmcv that ONNX does not have."""
+
+    target = 'mmcv.ops.psa_mask.PSAMask.forward'
+
+    def __call__(self, origin: Callable, module: Any, input: Tensor) -> Tensor:
+        size = module.mask_size
+        return psa_mask(input, bool(module.psa_type_enum), (size, size) if isinstance(size, int) else tuple(size))
+
+
+@REWRITERS.register_module()
+class PointsOfTest(FunctionRewriter):
+    """PointRend's most uncertain points (https://arxiv.org/abs/1912.08193), without a Python ``min`` of traced sizes.
+
+    Where the image size is dynamic the number of points stays in the graph.
+    """
+
+    target = 'mmseg.models.decode_heads.point_head.PointHead.get_points_test'
+
+    def __call__(
+        self, origin: Callable, head: Any, seg_logits: Tensor, uncertainty_func: Callable, cfg: Any
+    ) -> tuple[Tensor, Tensor]:
+        uncertainty = uncertainty_func(seg_logits)
+        height, width = static_size(seg_logits) or uncertainty.shape[-2:]
+        pixels, wanted = height * width, cfg.subdivision_num_points
+        number = pixels.clamp(max=wanted) if isinstance(pixels, Tensor) else min(pixels, wanted)
+        indices = uncertainty.flatten(1).topk(number, dim=1)[1]
+        x_step, y_step = 1.0 / width, 1.0 / height
+        x = x_step / 2.0 + (indices % width).float() * x_step
+        y = y_step / 2.0 + (torch.div(indices, width, rounding_mode='floor')).float() * y_step
+        return indices, torch.stack([x, y], dim=-1)
+
+
+@REWRITERS.register_module()
+class CLIPTextEncoder(FunctionRewriter):
+    """The embeddings of the class names as a constant: they depend on the weights and the config alone."""
+
+    target = 'mmseg.models.text_encoder.clip_text_encoder.CLIPTextEncoder.forward'
+
+    def __call__(self, origin: Callable, encoder: Any) -> Tensor:
+        with tracing_paused():
+            return origin(encoder)

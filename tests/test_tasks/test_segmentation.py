@@ -1,0 +1,49 @@
+"""What is done to a segmentor before it is deployed."""
+
+from __future__ import annotations
+
+import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
+
+import torch  # isort: skip
+from torch import nn
+
+from mmdeploy_lite.tasks.segmentation import fix_random_bases
+
+
+def model(rand_init: bool) -> nn.Module:
+    from mmseg.models.decode_heads.ham_head import Hamburger
+
+    torch.manual_seed(0)
+    options = dict(MD_S=1, MD_R=4, train_steps=2, eval_steps=2, rand_init=rand_init)
+    return nn.Sequential(Hamburger(8, options)).eval()
+
+
+class TestRandomBases:
+    def test_answers_are_the_same_from_call_to_call(self) -> None:
+        x = torch.rand(2, 8, 5, 6)
+        random, fixed = model(True), model(True)
+        notes = fix_random_bases(fixed)
+        with torch.no_grad():
+            assert not torch.equal(random(x), random(x))
+            assert torch.equal(fixed(x), fixed(x))
+            assert torch.equal(fixed(x)[0], fixed(x[:1])[0])
+        assert len(notes) == 1 and "'0' draws random bases" in notes[0]
+
+    def test_are_drawn_from_a_seed_and_leave_the_global_one_alone(self) -> None:
+        first, second = model(True), model(False)
+        fix_random_bases(first)
+        torch.manual_seed(5)
+        expected = torch.rand(1)
+        torch.manual_seed(5)
+        fix_random_bases(second)
+        assert torch.equal(torch.rand(1), expected)
+        assert torch.equal(first[0].ham.bases, second[0].ham.bases)
+        assert first.state_dict().keys() == model(True).state_dict().keys()
+
+    def test_bases_that_are_there_stay(self) -> None:
+        kept = model(False)
+        kept[0].ham.register_buffer('bases', torch.ones(1, 8, 4))
+        assert fix_random_bases(kept) == [] and kept[0].ham.bases.all()
+
+    def test_other_models_are_left_alone(self) -> None:
+        assert fix_random_bases(nn.Sequential(nn.Conv2d(3, 3, 1))) == []
