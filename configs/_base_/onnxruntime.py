@@ -22,6 +22,8 @@ deploy = dict(
         diag=dict(type='Diag'),
         deform_conv=dict(type='DeformConv'),
         modulated_deform_conv=dict(type='ModulatedDeformConv'),
+        adaptive_padding=dict(type='AdaptivePadding'),
+        shift_window_msa=dict(type='ShiftWindowMSA'),
         adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),
         adaptive_max_pool2d=dict(type='AdaptiveMaxPool2d'),
     ),

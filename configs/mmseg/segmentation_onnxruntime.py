@@ -5,6 +5,8 @@ deploy = dict(
         postprocess_result=dict(type='PostprocessResult'),
         resize=dict(type='Resize'),
         slide_inference=dict(type='SlideInference'),
+        position_embedding=dict(type='PositionEmbedding'),
+        upsample=dict(type='Upsample'),
         psa_mask=dict(type='PSAMask'),
         points_of_test=dict(type='PointsOfTest'),
         clip_text_encoder=dict(type='CLIPTextEncoder'),

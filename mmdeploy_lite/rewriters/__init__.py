@@ -7,9 +7,11 @@ from . import (
     mmdet_dense,
     mmdet_detr,
     mmdet_roi,
+    mmseg_backbones,
     mmseg_heads,
     mmseg_segmentors,
     torch_ops,
+    windows,
 )
 
 __all__ = [
@@ -19,7 +21,9 @@ __all__ = [
     'mmdet_dense',
     'mmdet_detr',
     'mmdet_roi',
+    'mmseg_backbones',
     'mmseg_heads',
     'mmseg_segmentors',
     'torch_ops',
+    'windows',
 ]
