@@ -31,20 +31,40 @@ def zoo_entry(config: str) -> dict[str, Any]:
         Plain json types: ``config``, ``family``, ``status`` ('equal', 'not equal', 'undecidable', 'not tested',
         'refused', 'failed' or 'PyTorch fails'), and what was measured.
     """
-    from ..loading import load_config
-
     entry: dict[str, Any] = dict(
         config=config, family=config.split('::')[1].split('/')[0], status='failed', equal=False
     )
     scale = (384, 256)
-    if config.startswith('mmseg::'):
-        crop = load_config(config).get('crop_size', (512, 512))
-        scale = (min(int(crop[1]), 512), min(int(crop[0]), 512))
     try:
+        if config.startswith('mmseg::'):
+            scale = _crop(config)
         entry.update(_export(config, scale))
     except DeployError as error:
-        entry.update(status='refused', note=f'{type(error).__name__}: {error}')
+        missing = _missing_package(error)
+        entry.update(
+            status='PyTorch fails' if missing else 'refused', note=missing or f'{type(error).__name__}: {error}'
+        )
     return entry
+
+
+def _crop(config: str) -> tuple[int, int]:
+    """(w, h) of the crop that a segmentor was trained on: of one that slides all of it, else up to 512 pixels."""
+    from ..loading import load_config
+
+    cfg = load_config(config)
+    height, width = cfg.get('crop_size', (512, 512))
+    # transformers that slide run at no other size than their windows'
+    limit = 10_000 if cfg.model.get('test_cfg', {}).get('mode') == 'slide' else 512
+    return min(int(width), limit), min(int(height), limit)
+
+
+def _missing_package(error: BaseException | None) -> str | None:
+    """Python's own words where a package that the config needs is not there."""
+    while error is not None:
+        if isinstance(error, ImportError):
+            return f'{type(error).__name__}: {error}'
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
@@ -60,7 +80,8 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         images = {
             'landscape': scene(11, height, width),
             'portrait': scene(12, width, height),
-            'other': scene(13, height, int(width * 0.9)),
+            # a whole number of the coarsest cells: some segmentors run at no other size
+            'other': scene(13, height, round(width * 0.9 / 32) * 32),
             'empty': empty(height, width),
         }
         samples = model.samples(images)
