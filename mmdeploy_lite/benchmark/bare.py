@@ -41,7 +41,7 @@ class BareNetwork(ModelWrapper):
         model = self.model
         if model.test_cfg.get('mode', 'whole') != 'slide':
             return model.decode_head(model.extract_feat(inputs))
-        from ..rewriters.mmseg_segmentors import cut_windows
+        from ..rewriters.mmseg_slide import cut_windows
 
         windows, _, _ = cut_windows(model, inputs, python_shape(inputs)[-2:])
         return model.decode_head(model.extract_feat(windows))

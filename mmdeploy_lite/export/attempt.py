@@ -14,7 +14,7 @@ import cv2
 from ..check.images import other_sizes
 from ..check.verify import Verification, verify
 from ..deploy_config import DeployConfig
-from ..errors import AuditError, BackendError, ConfigError, ExportError
+from ..errors import AuditError, BackendError, ConfigError, ExportError, UnsupportedError
 from ..loading import LoadedModel
 from ..progress import Stages
 from ..registry import BACKENDS, EXPORTERS, REWRITERS
@@ -87,7 +87,7 @@ class Exporting:
             return None, 'the model itself runs at no other size'
         try:
             attempt = self._attempt([*samples, *others], None)
-        except (AuditError, ExportError, BackendError) as error:
+        except (AuditError, ExportError, BackendError, UnsupportedError) as error:
             lines = str(error).splitlines()  # an audit's first line is a heading
             return None, lines[min(len(lines) - 1, isinstance(error, AuditError))].strip(' -')
         bad = [
@@ -139,7 +139,7 @@ class Exporting:
     def _at_other_sizes(self, sample: Sample) -> list[Sample]:
         """The first image at other sizes of ``image``, those that PyTorch itself can run."""
         samples = []
-        for shape in other_sizes(sample.shape):
+        for shape in other_sizes(sample.shape, self.task.least_size):
             resized = copy.copy(self.task)
             resized.pipeline = TestPipeline(fix_shape(self.steps, shape))
             candidate = resized.prepare(f'{sample.name} (at {shape[1]}x{shape[0]})', sample.image)

@@ -12,7 +12,7 @@ STANDARD_DOMAINS = ('', 'ai.onnx')
 def foreign_operators(model: onnx.ModelProto) -> list[str]:
     """Operators outside the default ONNX domain, which stock ONNX Runtime does not have; looks into subgraphs."""
     found = sorted(
-        {f'{node.domain}::{node.op_type}' for node in _nodes(model.graph) if node.domain not in STANDARD_DOMAINS}
+        {f'{node.domain}::{node.op_type}' for node in all_nodes(model.graph) if node.domain not in STANDARD_DOMAINS}
     )
     return [
         f'{name} is not a standard ONNX operator; write a rewriter for the function it comes from' for name in found
@@ -23,7 +23,7 @@ def sizes_from_values(model: onnx.ModelProto) -> list[str]:
     """Operators whose results have as many elements as the image's content decides, where every size was taken for
     fixed.
     """
-    found = sorted({node.op_type for node in _nodes(model.graph)} & _SIZED_BY_VALUES)
+    found = sorted({node.op_type for node in all_nodes(model.graph)} & _SIZED_BY_VALUES)
     return [
         f'{name} gives as many elements as the image decides, and sizes are frozen in a graph of fixed height and'
         ' width; drop the rewriter fixed_sizes (deploy.rewriters.fixed_sizes=None)'
@@ -34,12 +34,13 @@ def sizes_from_values(model: onnx.ModelProto) -> list[str]:
 _SIZED_BY_VALUES = {'NonZero', 'NonMaxSuppression', 'Unique', 'Compress'}
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+def all_nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+    """Those of a graph and of the bodies of its loops and branches."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for subgraph in [attribute.g, *attribute.graphs]:
-                yield from _nodes(subgraph)
+                yield from all_nodes(subgraph)
 
 
 def lost_inputs(model: onnx.ModelProto, input_names: Iterable[str], counts: Iterable[str] = ('num_dets',)) -> list[str]:
@@ -87,15 +88,15 @@ def _reached_inputs(
         if node is None or (node.op_type in ('Shape', 'Size') and not through_shapes):
             continue
         stack.extend(node.input)
-        for subgraph_node in _subgraph_nodes(node):
+        for subgraph_node in _subgraphall_nodes(node):
             stack.extend(subgraph_node.input)
     return reached
 
 
-def _subgraph_nodes(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
+def _subgraphall_nodes(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
     for attribute in node.attribute:
         for subgraph in [attribute.g, *attribute.graphs]:
-            yield from _nodes(subgraph)
+            yield from all_nodes(subgraph)
 
 
 def invalid_model(model: onnx.ModelProto) -> list[str]:

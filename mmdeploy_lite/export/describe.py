@@ -33,6 +33,8 @@ def describe(
     meta = loaded.dataset_meta or {}
     height, width = sample.shape
     shapes: dict[str, Any] = {'dynamic': reason is None}
+    if reason is None and task.least_size != (1, 1):
+        shapes['least'] = list(task.least_size)
     if reason is not None:
         shapes.update(height=height, width=width, reason=f'the size is fixed: {reason}')
     return {

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 
 from ..errors import BackendError
+from .loops import distinct_names
 from .slices import drop_whole_slices
 
 # torch's exporter writes 8 for opset 17; ONNX Runtime 1.17, the oldest supported, reads up to 9
@@ -48,7 +49,9 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
             onnxruntime.InferenceSession(str(source), options, providers=['CPUExecutionProvider'])
         except Exception as error:  # onnxruntime's errors have no common base that older releases export
             raise BackendError(f'ONNX Runtime cannot load the exported graph: {str(error).splitlines()[0]}') from error
-        return onnx.load(str(target))
+        optimized = onnx.load(str(target))
+    distinct_names(optimized.graph)
+    return optimized
 
 
 def finish(model: onnx.ModelProto, output_shapes: Mapping[str, Sequence[int | str]]) -> None:

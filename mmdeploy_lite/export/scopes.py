@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from .audit import all_nodes
+
 # Folded into the convolution before them by the exporter itself; what freezes a norm freezes its convolution too.
 _FOLDED = (nn.modules.batchnorm._BatchNorm,)
 
@@ -74,7 +76,7 @@ def _passes_through(args: Any, output: Any) -> bool:
 def lost_modules(recorder: ScopeRecorder, model: onnx.ModelProto) -> list[nn.Module]:
     """Leaf modules that ran and have no node of the graph, before any optimization, under their scope."""
     found = set()
-    for node in model.graph.node:
+    for node in all_nodes(model.graph):
         parts = node.name.split('/')[1:-1]
         found.update('/' + '/'.join(parts[: depth + 1]) for depth in range(len(parts)))
     # `conv_1` may be what runs after `conv` in the code, or `conv` run again, which the exporter numbers

@@ -62,3 +62,18 @@ def sizes_traced() -> Iterator[None]:
         yield
     finally:
         export.fixed_sizes = before
+
+
+@contextlib.contextmanager
+def sizes_fixed() -> Iterator[None]:
+    """What runs inside sees height and width as fixed, also where those of the image are not."""
+    export = current_export()
+    if export is None:
+        yield
+        return
+    before = export.dynamic, export.fixed_sizes
+    export.dynamic, export.fixed_sizes = False, True
+    try:
+        yield
+    finally:
+        export.dynamic, export.fixed_sizes = before

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..errors import DeployError, ExportError
 from ..registry import EXPORTERS
 from .explain import explain, explain_operator
+from .loops import close_loops
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ class TorchScriptExporter:
             except Exception as error:
                 where = explain_operator(error, lambda: wrapper(*args))
                 raise ExportError(explain(error) + where) from error
-        return ExportedGraph(onnx.load_from_string(buffer.getvalue()), recorded)
+        model = onnx.load_from_string(buffer.getvalue())
+        close_loops(model)
+        return ExportedGraph(model, recorded)
 
 
 # torch before 2.5 has no `dynamo` argument and only this exporter; since 2.9 the other one is the default

@@ -10,6 +10,7 @@ from . import (
     mmseg_backbones,
     mmseg_heads,
     mmseg_segmentors,
+    mmseg_slide,
     torch_ops,
     windows,
 )
@@ -24,6 +25,7 @@ __all__ = [
     'mmseg_backbones',
     'mmseg_heads',
     'mmseg_segmentors',
+    'mmseg_slide',
     'torch_ops',
     'windows',
 ]

@@ -107,6 +107,12 @@ class Model:
             fixed, got, original = (
                 ' x '.join(map(str, size)) for size in (self._size, prepared.shape, prepared.ori_shape)
             )
+            if self._too_small(prepared.shape):
+                least = ' x '.join(map(str, self.session.least_size))
+                raise ImageError(
+                    f'{prepared.name} of {original} pixels comes out of the pipeline as {got}, the file takes'
+                    f' {least} or larger, the size of its windows (height x width). Export with --shape for others'
+                )
             reason = self.session.metadata.get('shapes', {}).get('reason', 'the size is fixed')
             raise ImageError(
                 f'{prepared.name} of {original} pixels comes out of the pipeline as {got}, the file takes only {fixed}'
@@ -118,7 +124,12 @@ class Model:
         """Whether the file takes what the pipeline made of an image, (h, w) in pixels."""
         if self._preprocess is not None:
             shape = self._preprocess.padded(shape)
+        if self._too_small(shape):
+            return False
         return all(not isinstance(size, int) or size == got for size, got in zip(self._size, shape, strict=True))
+
+    def _too_small(self, shape: tuple[int, int]) -> bool:
+        return any(got < least for got, least in zip(shape, self.session.least_size, strict=True))
 
     def run(self, batch: Sequence[Prepared]) -> list[Result]:
         """Answer images that the pipeline has prepared: of one size, and of one original size.

@@ -127,6 +127,12 @@ class FileSession:
             raise BackendError(f'ONNX Runtime failed: {str(error).splitlines()[0]}') from error
         return dict(zip(self.output_names, outputs, strict=True))
 
+    @property
+    def least_size(self) -> tuple[int, int]:
+        """(h, w) in pixels that ``image`` must have at least."""
+        height, width = self.metadata.get('shapes', {}).get('least', (1, 1))
+        return height, width
+
     def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
         if set(feeds) != set(self._inputs):
             raise BackendError(f'the file takes {", ".join(self._inputs)}, got {", ".join(feeds) or "nothing"}')
@@ -144,4 +150,12 @@ class FileSession:
                 raise BackendError(
                     f"input '{name}' must be {wanted}, got {given}; "
                     + self.metadata.get('shapes', {}).get('reason', 'export again with --shape for another size')
+                )
+            if name == 'image' and any(
+                got < least for got, least in zip(array.shape[-2:], self.least_size, strict=True)
+            ):
+                least = ' x '.join(map(str, self.least_size))
+                raise BackendError(
+                    f"input 'image' must be {least} or larger in height and width, the size of its windows; got"
+                    f' {array.shape[-2]} x {array.shape[-1]}'
                 )

@@ -180,6 +180,11 @@ class BaseTask(abc.ABC):
         return None
 
     @property
+    def least_size(self) -> tuple[int, int]:
+        """(h, w) in pixels that a file of any size takes at least."""
+        return 1, 1
+
+    @property
     def num_classes(self) -> int | None:
         """Labels are below it; None when the model does not say."""
         from ..loading.dataset_meta import count_classes

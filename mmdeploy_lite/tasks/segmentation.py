@@ -75,10 +75,9 @@ class SemanticSegmentation(BaseTask):
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
         return {'seg_map': (self.batch_size, 'map_height', 'map_width')}
 
-    def static_reason(self) -> str | None:
-        if self.slides:
-            return "the test config says mode='slide': the windows are part of the graph and depend on the image size"
-        return None
+    @property
+    def least_size(self) -> tuple[int, int]:
+        return tuple(self.model.test_cfg.crop_size) if self.slides else (1, 1)
 
     @property
     def slides(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmdeploy_lite.errors import UnsupportedError
+from mmdeploy_lite.errors import BackendError, UnsupportedError
 from mmdeploy_lite.testing.exporting import export
 from mmdeploy_lite.testing.images import scene
 
@@ -52,15 +52,40 @@ def calls_of_network(model: Any, sample: Any) -> int:
     return len(calls)
 
 
+@pytest.mark.parametrize('batch', [1, 2])
+@pytest.mark.parametrize('stride', [(43, 43), (64, 64), (20, 31)], ids=str)
+@pytest.mark.parametrize('name', ['FCN', 'SegFormer'])
+def test_case_16_slide_of_any_size(name: str, stride: tuple[int, int], batch: int, tmp_path: Path) -> None:
+    """One file for every image that is not smaller than a window, whatever was traced: one window, two, thirty."""
+    model = tiny(name, {'model.test_cfg': dict(mode='slide', crop_size=(64, 64), stride=stride)}, batch_size=batch)
+    sizes = [(100, 150), (64, 64), (150, 64), (65, 129), (128, 96)]
+    samples = [model.sample_at(f'{size}', scene(seed, 130, 170), size) for seed, size in enumerate(sizes)]
+    for traced in samples[:2] if batch == 1 else samples[:1]:
+        exported, verification = exported_equal(model, samples, tmp_path, traced=traced)
+        nodes = [node.op_type for node in exported.graph.model.graph.node]
+        assert nodes.count('Loop') == 1 and 'Conv' not in nodes and 'ScatterND' not in nodes
+    assert len(np.unique(references(verification)[0].seg_map)) > 3
+    windows = {calls_of_network(model.task.model, sample) for sample in samples}
+    assert 1 in windows and len(windows) > 2
+
+
 def test_case_16_slide_is_never_exported_as_whole(tmp_path: Path) -> None:
     model = tiny('FCN', SLIDE)
-    sample = model.sample_at('a', scene(1, 100, 150), (100, 150))
-    assert 'slide' in model.task.static_reason()
-    with pytest.raises(UnsupportedError, match='slide'):
+    sample = model.sample_at('a', scene(1, 48, 150), (48, 150))
+    with pytest.raises(UnsupportedError, match='smaller than a window of slide inference'):
         export(model.task, [sample, sample], tmp_path, dynamic=True)
-    whole = tiny('FCN')
-    answers = [item.task.reference(sample)[0].seg_map for item in (model, whole)]
+    sample = model.sample_at('a', scene(1, 100, 150), (100, 150))
+    answers = [item.task.reference(sample)[0].seg_map for item in (model, tiny('FCN'))]
     assert (answers[0] != answers[1]).any(), 'the two modes differ on this image'
+
+
+def test_an_image_smaller_than_a_window_is_refused(tmp_path: Path) -> None:
+    model = tiny('FCN', SLIDE)
+    assert model.task.least_size == (64, 64)
+    samples = [model.sample_at('a', scene(1, 100, 150), size) for size in ((100, 150), (63, 150))]
+    exported, _ = exported_equal(model, samples[:1], tmp_path)
+    with pytest.raises(BackendError):
+        exported.session.run(model.task.feeds(samples[1:]))
 
 
 def test_case_17_adaptive_pooling_of_every_size(tmp_path: Path) -> None:

@@ -196,15 +196,15 @@ def test_soft_nms_is_refused_before_tracing(detector, build, part, monkeypatch):
         build(detector, exporter=NeverTraces())
 
 
-def test_slide_with_any_size_is_refused(segmentor, build, monkeypatch):
+def test_slide_is_a_batch_of_windows_or_a_loop_over_them(segmentor, build, monkeypatch):
     task, _ = segmentor
     test_cfg = copy.deepcopy(task.model.test_cfg)
     test_cfg.update(mode='slide', crop_size=(48, 48), stride=(32, 32))
     monkeypatch.setattr(task.model, 'test_cfg', test_cfg)
-    assert 'windows' in task.static_reason()
-    with pytest.raises(UnsupportedError, match='give --shape H W'):
-        build(segmentor, dynamic=True)
-    assert sum(build(segmentor, dynamic=False).fired['slide_inference'].values()) >= 1
+    for dynamic in (True, False):
+        graph = build(segmentor, dynamic=dynamic)
+        assert sum(graph.fired['slide_inference'].values()) >= 1
+        assert ('Loop' in {node.op_type for node in graph.model.graph.node}) == dynamic
 
 
 class TestEmptyBoxGuard:

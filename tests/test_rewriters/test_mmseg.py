@@ -14,7 +14,7 @@ from torch import nn
 
 from mmdeploy_lite.errors import UnsupportedError
 from mmdeploy_lite.export import ExportState, exporting
-from mmdeploy_lite.rewriters.mmseg_segmentors import SlideInference, WindowGrid
+from mmdeploy_lite.rewriters.mmseg_slide import SlideInference, WindowGrid
 from mmdeploy_lite.rewriting import RewriteContext
 
 
@@ -103,10 +103,24 @@ def test_graph_holds_the_network_once_and_a_constant_count(traced):
     assert isinstance(graph.model, onnx.ModelProto)
 
 
-def test_any_size_is_refused_with_what_to_do():
+@pytest.mark.parametrize(
+    ('crop', 'stride', 'traced_at'),
+    [((16, 24), (11, 13), (40, 60)), ((16, 24), (16, 24), (16, 24)), ((16, 16), (3, 5), (40, 60))],
+    ids=str,
+)
+def test_any_size_from_one_graph(traced, crop, stride, traced_at):
+    model = Segmentor(crop, stride)
+    graph = traced(slide(model), [image(0, 2, 3, *traced_at)], ['SlideInference'], [[2, 3]], dynamic=True)
+    assert graph.unknown == []
+    assert 'ScatterND' not in graph.ops() and graph.ops().count('Loop') == 1
+    for seed, size in enumerate([traced_at, (16, 24), (17, 24), (16, 60), (40, 47), (33, 60)]):
+        graph.check(image(seed, 2, 3, *size), atol=1e-5)
+
+
+def test_of_any_size_but_not_smaller_than_a_window():
     with RewriteContext({'slide': SlideInference()}), exporting(ExportState(dynamic=True)):
-        with pytest.raises(UnsupportedError, match='windows depend on the size; give --shape H W'):
-            slide(Segmentor((64, 64), (43, 43)))(image(0, 1, 3, 100, 150))
+        with pytest.raises(UnsupportedError, match='or give --shape H W'):
+            torch.jit.trace(slide(Segmentor((64, 64), (43, 43))), image(0, 1, 3, 63, 150))
 
 
 @pytest.mark.parametrize(
