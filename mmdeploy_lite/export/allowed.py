@@ -42,6 +42,9 @@ class AllowedLine:
 
 _DENSE_HEADS, _ROI_HEADS = 'mmdet/models/dense_heads', 'mmdet/models/roi_heads'
 _CHANNELS = 'channels and other sizes that no image changes'
+_POOLED = 'RoIs are pooled to fixed sizes'
+_ONE_IMAGE = 'the RoI head runs image by image: all RoIs are of this one, or there are none'
+_NO_MASKS = 'no detections: as many masks come out'
 
 ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
@@ -64,6 +67,51 @@ ALLOWED: tuple[AllowedLine, ...] = (
     ),
     AllowedLine(f'{_DENSE_HEADS}/rpn_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
     AllowedLine(f'{_DENSE_HEADS}/yolox_head.py', 'results.bboxes.numel() > 0', 'as in base_dense_head.py'),
+    AllowedLine(
+        f'{_DENSE_HEADS}/rtmdet_ins_head.py',
+        'results.bboxes.numel() > 0',
+        'the number of candidates is fixed; none at all stops the export',
+    ),
+    AllowedLine(f'{_DENSE_HEADS}/rtmdet_ins_head.py', 'if num_inst < 1', _NO_MASKS),
+    AllowedLine('mmdet/models/utils/misc.py', 'map(pfunc, *args)', 'as many images, or levels, every time'),
+    AllowedLine(f'{_DENSE_HEADS}/condinst_head.py', 'if num_inst == 0', _NO_MASKS),
+    AllowedLine(f'{_DENSE_HEADS}/condinst_head.py', 'if bboxes.shape[0] == 0', _NO_MASKS),
+    AllowedLine(f'{_DENSE_HEADS}/yolact_head.py', 'if bboxes.shape[0] == 0', _NO_MASKS),
+    AllowedLine(
+        f'{_DENSE_HEADS}/yolact_head.py',
+        '0 < nms_pre < scores.shape[0]',
+        'YOLACTPreselect leaves at most nms_pre anchors, at any image size',
+    ),
+    AllowedLine(f'{_DENSE_HEADS}/solo*_head.py', 'if len(cls_scores) == 0', _NO_MASKS),
+    AllowedLine(f'{_DENSE_HEADS}/solo*_head.py', 'if keep.sum() == 0', _NO_MASKS),
+    AllowedLine(f'{_DENSE_HEADS}/solo*_head.py', 'if len(keep_inds) == 0', _NO_MASKS),
+    AllowedLine(
+        f'{_DENSE_HEADS}/solo*_head.py', 'results.scores.new_zeros(len(scores), 4)', 'SOLOBoxes makes them again'
+    ),
+    AllowedLine('mmdet/models/layers/brick_wrappers.py', 'input.numel() == 0', 'only in torch before 1.9'),
+    AllowedLine(f'{_ROI_HEADS}/*roi_head.py', '_feat.shape[-2:] != ', _POOLED),
+    AllowedLine(f'{_ROI_HEADS}/mask_heads/feature_relay_head.py', 'if N > 0', 'no detections: none is relayed'),
+    AllowedLine(
+        f'{_ROI_HEADS}/*roi_head.py',
+        'len(_bbox) for _bbox in bboxes',
+        'of one image, the split by these numbers is the whole',
+    ),
+    AllowedLine(
+        f'{_ROI_HEADS}/*head.py', 'range(labels.size(0)), labels', 'MaskScoringForward, MaskIoUPredict: all rows'
+    ),
+    AllowedLine(
+        f'{_ROI_HEADS}/roi_extractors/generic_roi_extractor.py', 'if roi_feats.shape[0] == 0', 'none are pooled'
+    ),
+    AllowedLine('mmcv/ops/point_sample.py', 'affine_trans = torch.tensor(', 'a constant'),
+    AllowedLine('mmcv/ops/point_sample.py', 'if inds.any()', _ONE_IMAGE),
+    AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'if inds.any()', _ONE_IMAGE),
+    AllowedLine('mmcv/ops/point_sample.py', 'range(num_imgs)', 'the batch size is fixed'),
+    AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'range(num_imgs)', 'the batch size is fixed'),
+    AllowedLine('mmcv/ops/point_sample.py', 'if rois.size(1) == 5', _CHANNELS),
+    AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'self.test_cfg.subdivision_num_points >=', _POOLED),
+    AllowedLine('mmdet/models/utils/point_sample.py', 'if mask_preds.shape[1] == 1', _CHANNELS),
+    AllowedLine(f'{_ROI_HEADS}/mask_heads/mask_point_head.py', 'mask_size = int(', _POOLED),
+    AllowedLine('bbox_overlaps.py', 'if rows * cols == 0', 'no boxes: as many overlaps come out'),
     AllowedLine('mmseg/models/segmentors/base.py', 'if C > 1', _CHANNELS),
     AllowedLine('mmcv/ops/cc_attention.py', "torch.tensor(float('-inf'))", 'minus infinity'),
     AllowedLine('mmseg/models/decode_heads/knet_head.py', 'if mask_h != H or mask_w != W', 'the strides of the config'),

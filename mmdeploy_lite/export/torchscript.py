@@ -17,6 +17,7 @@ from ..errors import DeployError, ExportError
 from ..registry import EXPORTERS
 from .explain import explain, explain_operator
 from .loops import close_loops
+from .reshapes import take_zeros_literally
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class TorchScriptExporter:
                 raise ExportError(explain(error) + where) from error
         model = onnx.load_from_string(buffer.getvalue())
         close_loops(model)
+        take_zeros_literally(model)
         return ExportedGraph(model, recorded)
 
 

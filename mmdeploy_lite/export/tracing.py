@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import torch
+
 
 @dataclass
 class ExportState:
@@ -29,6 +31,11 @@ _STATE: ContextVar[ExportState | None] = ContextVar('mmdeploy_lite_export', defa
 def current_export() -> ExportState | None:
     """The export that is running, or None: this project's own flag, in place of ``torch.onnx.is_in_onnx_export``."""
     return _STATE.get()
+
+
+def is_tracing() -> bool:
+    """Whether operators are being recorded; an audit also runs the rewritten model plainly."""
+    return torch._C._get_tracing_state() is not None
 
 
 def note_rejected(pending: bool) -> None:

@@ -24,7 +24,11 @@ class RoIHeadPredict(FunctionRewriter):
     :class:`SplitOfOne`.
     """
 
-    target = 'mmdet.models.roi_heads.base_roi_head.BaseRoIHead.predict'
+    target = (
+        'mmdet.models.roi_heads.base_roi_head.BaseRoIHead.predict',
+        'mmdet.models.roi_heads.htc_roi_head.HybridTaskCascadeRoIHead.predict',
+        'mmdet.models.roi_heads.scnet_roi_head.SCNetRoIHead.predict',
+    )
 
     def __call__(
         self,

@@ -146,7 +146,7 @@ class AdaptiveAvgPool2d(FunctionRewriter):
 
     def __call__(self, origin: Callable, input: Tensor, output_size: Any) -> Tensor:
         pair = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
-        if pair == (1, 1):
+        if not any(isinstance(cells, Tensor) for cells in pair) and pair == (1, 1):
             return origin(input, output_size)
         size = static_size(input)
         if size is not None:

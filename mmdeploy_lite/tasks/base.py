@@ -269,10 +269,14 @@ class BaseTask(abc.ABC):
             data = model.data_preprocessor(data, False)
             inputs, samples = data['inputs'], data['data_samples']
             if double:
-                if self._double is None:
-                    self._double = copy.deepcopy(model).double()
-                model, inputs = self._double, inputs.double()
+                model, inputs = self.double_model(), inputs.double()
             return self._predict(model, inputs, samples)[0]
+
+    def double_model(self) -> nn.Module:
+        """The model in float64, copied on the first call."""
+        if self._double is None:
+            self._double = copy.deepcopy(self.model).double()
+        return self._double
 
     def _predict(self, model: nn.Module, inputs: Tensor, data_samples: list[Any]) -> list[Any]:
         return model.predict(inputs, data_samples)

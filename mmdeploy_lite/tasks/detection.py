@@ -126,7 +126,7 @@ class ObjectDetection(BaseTask):
         return answer, evidence
 
     def _double_run(self, sample: Sample) -> tuple[Detections, EvidenceRecorder] | None:
-        with record_evidence(self.model, self.tolerance) as recorder:
+        with record_evidence(self.double_model(), self.tolerance) as recorder:
             answer = self.lazily(sample, self._read)()
         return None if answer is None else (answer, recorder)
 
@@ -156,7 +156,10 @@ class ObjectDetection(BaseTask):
         if self.masks:
             masks = np.asarray(result.masks.cpu()).astype(bool)
         return Detections(
-            result.bboxes.float().cpu().numpy(), result.scores.float().cpu().numpy(), result.labels.cpu().numpy(), masks
+            result.bboxes.float().cpu().numpy(),
+            result.scores.float().cpu().numpy(),
+            result.labels.long().cpu().numpy(),
+            masks,
         )
 
 
@@ -168,6 +171,11 @@ class InstanceSegmentation(ObjectDetection):
     default_deploy_cfg = 'mmdet/instance_segmentation_onnxruntime.py'
     needs_ori_shape = True
     masks = True
+
+    @property
+    def needs_scale_factor(self) -> bool:
+        """Only boxes of a head are scaled: SOLO and Mask2Former have masks alone."""
+        return any(getattr(self.model, name, None) is not None for name in ('bbox_head', 'roi_head'))
 
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
         return {**super().output_shapes(), 'masks': (self.batch_size, 'num_dets', 'mask_height', 'mask_width')}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..check.answers import DetectionEvidence, Detections, NmsCall
 from ..check.tolerance import Tolerance
 from ..rewriting import FunctionRewriter, RewriteContext
+from .mask_evidence import MASK_THRESHOLDS, RecordPaste, RecordThreshold
 
 
 class _RecordNMS(FunctionRewriter):
@@ -72,74 +73,6 @@ class _CountRejectedByNMS(_CountRejected):
         return origin(boxes, scores, score_thr, *args, **kwargs)
 
 
-class _RecordPaste(FunctionRewriter):
-    """Keeps the pasted mask probabilities, each only where it was pasted."""
-
-    target = 'mmdet.models.roi_heads.mask_heads.fcn_mask_head._do_paste_mask'
-
-    def __init__(self, threshold: float, tolerance: float) -> None:
-        self.threshold, self.tolerance = threshold, tolerance
-        self.size = (0, 0)
-        self.pasted: list[tuple[np.ndarray, tuple[slice, ...]]] = []
-        self.slopes: list[float] = []
-
-    def __call__(
-        self, origin: Callable, masks: Tensor, boxes: Tensor, img_h: Any, img_w: Any, skip_empty: bool = True
-    ) -> tuple:
-        # the original's grid of pixels is float32 whatever the masks are, and refuses masks in float64
-        pasted, place = origin(masks.float(), boxes.float(), img_h, img_w, skip_empty=skip_empty)
-        self.size = int(img_h), int(img_w)
-        self.pasted += [(mask, place) for mask in pasted.cpu().numpy()]
-        self.slopes += map(_slope, masks.float().cpu().numpy()[:, 0], boxes.float().cpu().numpy())
-        return pasted, place
-
-    def full(self, row: int) -> np.ndarray:
-        """(H, W) float32 probabilities of one mask, zero where it was not pasted."""
-        full = np.zeros(self.size, np.float32)
-        mask, place = self.pasted[row]
-        full[place] = mask
-        return full
-
-    def undecided(self, margins: np.ndarray | None = None) -> np.ndarray:
-        """(K, H, W) bool, where a probability lies within tolerance, or (K,) ``margins``, of the threshold."""
-        margins = np.full(len(self.pasted), self.tolerance) if margins is None else margins
-        undecided = np.zeros((len(self.pasted), *self.size), bool)
-        for row, (mask, place) in enumerate(self.pasted):
-            undecided[row][place] = np.abs(mask - self.threshold) <= margins[row]
-        return undecided
-
-    def rounding(self, answer: Detections, double: Detections, pasted: _RecordPaste) -> np.ndarray:
-        """(K,) by how much rounding moves each mask's probabilities, as PyTorch shows it.
-
-        Two things count: how far float32 is from float64 in that mask, and how far in any box of the image, for a mask
-        moves with its box and one box's rounding is chance.
-
-        Args:
-            answer: in float32, whose masks were recorded here.
-            double: in float64.
-            pasted: recorded while that was made.
-        """
-        moved, box = np.zeros(len(answer)), 0.0
-        if not len(double) or self.size != pasted.size:
-            return moved
-        for row in range(len(answer)):
-            away = np.abs(double.bboxes - answer.bboxes[row]).max(axis=1)
-            away[double.labels != answer.labels[row]] = np.inf
-            nearest = int(away.argmin())
-            if away[nearest] <= Tolerance().box(self.size):
-                box = max(box, float(away[nearest]))
-                moved[row] = np.abs(self.full(row) - pasted.full(nearest)).max()
-        return np.maximum(moved, box * np.array(self.slopes))
-
-
-def _slope(mask: np.ndarray, box: np.ndarray) -> float:
-    """By how much a probability changes at most when its mask (h, w) moves by one pixel with its box."""
-    edged = np.pad(mask, 1)
-    (x1, y1, x2, y2), (rows, columns) = box, mask.shape
-    down = np.abs(np.diff(edged, axis=0)).max() * rows / max(y2 - y1, 1e-3)
-    return float(down + np.abs(np.diff(edged, axis=1)).max() * columns / max(x2 - x1, 1e-3))
-
-
 class EvidenceRecorder:
     """Collects evidence during one run of a detector.
 
@@ -152,7 +85,8 @@ class EvidenceRecorder:
         self.cfg = (test_cfg or {}).get('rcnn') or test_cfg or {}
         self.tolerance = tolerance
         self.nms = _RecordNMS()
-        self.paste = _RecordPaste(float(self.cfg.get('mask_thr_binary', 0.5)), tolerance.mask)
+        self.paste = RecordPaste(_mask_threshold(self.cfg), tolerance.mask)
+        self.masks = RecordThreshold(_mask_threshold(self.cfg), tolerance.mask)
         self.rejected = [_CountRejected(), _CountRejectedByNMS()]
 
     @property
@@ -190,14 +124,15 @@ class EvidenceRecorder:
         float64 = functools.cache(float64)
         calls = self.nms.calls
         in_image_pixels = not calls or _inside(answer.bboxes * np.tile(scale, 2), calls[-1].boxes)
-        pasted = len(answer) > 0 and len(self.paste.pasted) == len(answer)
+        record = next((record for record in (self.paste, self.masks) if len(answer) and record.is_of(answer)), None)
 
         def rounded() -> np.ndarray | None:
             double = float64()
             if double is None:
                 return None
             # the backend rounds as much as PyTorch does, and not the same way
-            return self.paste.undecided(2 * self.paste.rounding(answer, double[0], double[1].paste))
+            theirs = double[1].paste if record is self.paste else double[1].masks
+            return record.undecided(2 * record.rounding(answer, double[0], theirs))
 
         return DetectionEvidence(
             score_thrs=self._score_thrs(),
@@ -206,8 +141,8 @@ class EvidenceRecorder:
             scale=tuple(map(float, scale)) if in_image_pixels else (1.0, 1.0),
             float64=lambda: None if (double := float64()) is None else double[0],
             rejected=next((item.count for item in reversed(self.rejected) if item.count is not None), None),
-            mask_undecided=self.paste.undecided() if pasted else None,
-            mask_rounded=rounded if pasted else None,
+            mask_undecided=None if record is None else record.undecided(),
+            mask_rounded=None if record is None else rounded,
         )
 
 
@@ -223,5 +158,9 @@ def _inside(boxes: np.ndarray, candidates: np.ndarray) -> bool:
 def record_evidence(model: nn.Module, tolerance: Tolerance) -> Iterator[EvidenceRecorder]:
     """Record evidence from the model's runs inside."""
     recorder = EvidenceRecorder(getattr(model, 'test_cfg', None), tolerance)
-    with RewriteContext(recorder.recorders):
+    with RewriteContext(recorder.recorders), recorder.masks.in_place_of_thresholds(model):
         yield recorder
+
+
+def _mask_threshold(cfg: Any) -> float:
+    return float(next((cfg[key] for key in MASK_THRESHOLDS if key in cfg), 0.5))

@@ -43,7 +43,7 @@ def infer_task(model: nn.Module) -> type[BaseTask]:
     Raises:
         UnsupportedError: neither a detector nor a segmentor of the supported kinds.
     """
-    bases = {base.__name__ for base in type(model).__mro__ if base.__module__.split('.')[0] in ('mmdet', 'mmseg')}
+    bases = _bases(model)
     name = type(model).__name__
     if 'BaseSegmentor' in bases:
         return SemanticSegmentation
@@ -55,6 +55,11 @@ def infer_task(model: nn.Module) -> type[BaseTask]:
         raise UnsupportedError(f'{name} needs a language model and a text prompt, which cannot be exported')
     if getattr(model, 'with_mask', False):
         return InstanceSegmentation
-    if bases & {'SingleStageInstanceSegmentor'}:
+    if 'SingleStageInstanceSegmentor' in bases or 'RTMDetInsHead' in _bases(getattr(model, 'bbox_head', None)):
         return InstanceSegmentation
     return ObjectDetection
+
+
+def _bases(module: nn.Module | None) -> set[str]:
+    """Names of its classes that the libraries define."""
+    return {base.__name__ for base in type(module).__mro__ if base.__module__.split('.')[0] in ('mmdet', 'mmseg')}
