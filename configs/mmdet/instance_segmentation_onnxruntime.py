@@ -12,6 +12,7 @@ deploy = dict(
         mask_matrix_nms=dict(type='MaskMatrixNMS'),
         solo_boxes=dict(type='SOLOBoxes'),
         yolact_preselect=dict(type='YOLACTPreselect'),
+        mask2bbox=dict(type='Mask2BBox'),
         fast_nms=dict(type='FastNMS'),
         aligned_bilinear=dict(type='AlignedBilinear'),
     )

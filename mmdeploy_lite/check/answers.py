@@ -113,6 +113,11 @@ class SegMap:
 
     seg_map: np.ndarray
 
+    @property
+    def classes(self) -> np.ndarray:
+        """(H, W) int64, the class of every pixel."""
+        return self.seg_map
+
     def validate(self, num_classes: int | None = None) -> None:
         """Check shape, dtype and values.
 
@@ -128,6 +133,21 @@ class SegMap:
         low, high = int(self.seg_map.min()), int(self.seg_map.max())
         if low < 0 or high >= num_classes:
             raise ValueError(f'seg_map classes must lie in 0..{num_classes - 1}, got {low if low < 0 else high}')
+
+
+@dataclass
+class PanopticMap(SegMap):
+    """What every pixel of one image belongs to, as mmdet writes it: ``category + number * 1000``.
+
+    Attributes:
+        seg_map: (H, W) int64, in original pixels (or ``image`` pixels when ``rescale=False``). The number counts the
+            objects of the image from 1; of a category without objects (sky, grass) it is 0. The number of categories
+            stands where the model answers none.
+    """
+
+    @property
+    def classes(self) -> np.ndarray:
+        return self.seg_map % 1000
 
 
 @dataclass

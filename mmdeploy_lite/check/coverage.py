@@ -41,7 +41,7 @@ def exercised(
     detections = [answer for answer in answers if isinstance(answer, Detections)]
     maps = [answer for answer in answers if isinstance(answer, SegMap)]
     seen = {int(label) for answer in detections for label in np.unique(answer.labels)}
-    seen |= {int(label) for answer in maps for label in np.unique(answer.seg_map)}
+    seen |= {int(label) for answer in maps for label in np.unique(answer.classes)}
     if count is not None and (detections or maps):
         missing += _unseen_classes(seen, count, class_names)
     if detections:

@@ -49,7 +49,7 @@ def segmentation_sample(answer: SegMap) -> Any:
     import torch
     from mmengine.structures import PixelData
 
-    data = torch.from_numpy(np.asarray(answer.seg_map, np.int64))[None]
+    data = torch.from_numpy(np.asarray(answer.classes, np.int64))[None]
     return structures.SegDataSample(pred_sem_seg=PixelData(data=data))
 
 
@@ -102,7 +102,7 @@ def _side_by_side(
     """The picture of :func:`save_comparison` as the bytes of a PNG."""
     import cv2
 
-    segmentation = task.endswith('segmentation') and 'pred_instances' not in reference_sample
+    segmentation = task == 'panoptic' or task.endswith('segmentation') and 'pred_instances' not in reference_sample
     draw = _draw_segmentation if segmentation else _draw_detections
     meta = _complete_meta(dataset_meta, (reference_sample, backend_sample), segmentation)
     if not segmentation:

@@ -73,6 +73,11 @@ ALLOWED: tuple[AllowedLine, ...] = (
         'the number of candidates is fixed; none at all stops the export',
     ),
     AllowedLine(f'{_DENSE_HEADS}/rtmdet_ins_head.py', 'if num_inst < 1', _NO_MASKS),
+    AllowedLine(
+        'maskformer_fusion_head.py', 'for mask_cls_result, mask_pred_result, meta in zip(', 'the batch size is fixed'
+    ),
+    AllowedLine(f'{_DENSE_HEADS}/maskformer_head.py', 'range(batch_size)', 'the batch size is fixed'),
+    AllowedLine('mmdet/models/layers/pixel_decoder.py', 'range(bs)', 'the batch size is fixed'),
     AllowedLine('mmdet/models/utils/misc.py', 'map(pfunc, *args)', 'as many images, or levels, every time'),
     AllowedLine(f'{_DENSE_HEADS}/condinst_head.py', 'if num_inst == 0', _NO_MASKS),
     AllowedLine(f'{_DENSE_HEADS}/condinst_head.py', 'if bboxes.shape[0] == 0', _NO_MASKS),

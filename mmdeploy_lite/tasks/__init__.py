@@ -3,6 +3,7 @@
 from .base import BaseTask, Sample
 from .detection import InstanceSegmentation, ObjectDetection
 from .infer import answering, infer_task
+from .panoptic import PanopticSegmentation
 from .pipeline import TestPipeline, find_test_pipeline, fix_shape
 from .segmentation import SemanticSegmentation
 
@@ -10,6 +11,7 @@ __all__ = [
     'BaseTask',
     'InstanceSegmentation',
     'ObjectDetection',
+    'PanopticSegmentation',
     'Sample',
     'SemanticSegmentation',
     'TestPipeline',

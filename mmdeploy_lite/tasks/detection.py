@@ -99,6 +99,11 @@ class DetectionWrapper(ModelWrapper):
         return (dets, labels, counts, *masks)
 
 
+def has_boxes(model: Any) -> bool:
+    """Whether a head of the model answers boxes."""
+    return any(getattr(model, name, None) is not None for name in ('bbox_head', 'roi_head'))
+
+
 @TASKS.register_module()
 class ObjectDetection(BaseTask):
     """Boxes, labels and scores."""
@@ -175,7 +180,7 @@ class InstanceSegmentation(ObjectDetection):
     @property
     def needs_scale_factor(self) -> bool:
         """Only boxes of a head are scaled: SOLO and Mask2Former have masks alone."""
-        return any(getattr(self.model, name, None) is not None for name in ('bbox_head', 'roi_head'))
+        return has_boxes(self.model)
 
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
         return {**super().output_shapes(), 'masks': (self.batch_size, 'num_dets', 'mask_height', 'mask_width')}

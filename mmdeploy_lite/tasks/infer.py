@@ -7,6 +7,7 @@ from torch import nn
 from ..errors import UnsupportedError
 from .base import BaseTask
 from .detection import InstanceSegmentation, ObjectDetection
+from .panoptic import PanopticSegmentation
 from .raw import RawDetection
 from .scores import SegmentationLogits, SegmentationProbabilities
 from .segmentation import SemanticSegmentation
@@ -15,6 +16,7 @@ from .segmentation import SemanticSegmentation
 OUTPUTS: dict[str, dict[str, type[BaseTask]]] = {
     'detection': dict(detections=ObjectDetection, raw=RawDetection),
     'instance_segmentation': dict(detections=InstanceSegmentation),
+    'panoptic': dict(panoptic_seg=PanopticSegmentation),
     'segmentation': dict(
         seg_map=SemanticSegmentation, seg_logits=SegmentationLogits, seg_probs=SegmentationProbabilities
     ),
@@ -49,10 +51,12 @@ def infer_task(model: nn.Module) -> type[BaseTask]:
         return SemanticSegmentation
     if 'BaseDetector' not in bases:
         raise UnsupportedError(f'{name} is neither a detector of mmdet nor a segmentor of mmseg')
-    if bases & {'TwoStagePanopticSegmentor', 'MaskFormer'}:
-        raise UnsupportedError(f'{name} answers panoptic or query masks, which cannot be exported yet')
     if bases & {'MultimodalDetector', 'GLIP', 'GroundingDINO'} or getattr(model, 'language_model', None) is not None:
         raise UnsupportedError(f'{name} needs a language model and a text prompt, which cannot be exported')
+    if 'MaskFormer' in bases:
+        return PanopticSegmentation if model.test_cfg.get('panoptic_on', True) else InstanceSegmentation
+    if 'TwoStagePanopticSegmentor' in bases:
+        return PanopticSegmentation
     if getattr(model, 'with_mask', False):
         return InstanceSegmentation
     if 'SingleStageInstanceSegmentor' in bases or 'RTMDetInsHead' in _bases(getattr(model, 'bbox_head', None)):
