@@ -74,13 +74,13 @@ def libraries():
 def test_there_are_shipped_configs():
     assert {'mmdet/detection_onnxruntime.py', 'mmseg/segmentation_onnxruntime.py'} <= set(SHIPPED)
     largest = (
-        rewriters_of('mmdet/instance_segmentation_onnxruntime.py'),
+        rewriters_of('mmdet/panoptic_onnxruntime.py'),
         rewriters_of('mmseg/segmentation_onnxruntime.py'),
     )
     assert all(any(rewriters_of(name).keys() <= rewriters.keys() for rewriters in largest) for name in SHIPPED)
 
 
-@pytest.mark.parametrize('name', ['mmdet/instance_segmentation_onnxruntime.py', 'mmseg/segmentation_onnxruntime.py'])
+@pytest.mark.parametrize('name', ['mmdet/panoptic_onnxruntime.py', 'mmseg/segmentation_onnxruntime.py'])
 def test_everything_is_what_it_was(name):
     rewriters = rewriters_of(name)
     before = snapshot()
