@@ -18,5 +18,7 @@ deploy = dict(
         split_of_one=dict(type='SplitOfOne'),
         roi_extractor=dict(type='SingleRoIExtractor'),
         roi_align=dict(type='RoIAlign'),
+        carafe=dict(type='Carafe'),
+        carafe_add=dict(type='CarafeAdd'),
     )
 )

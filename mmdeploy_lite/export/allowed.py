@@ -116,6 +116,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'self.test_cfg.subdivision_num_points >=', _POOLED),
     AllowedLine('mmdet/models/utils/point_sample.py', 'if mask_preds.shape[1] == 1', _CHANNELS),
     AllowedLine(f'{_ROI_HEADS}/mask_heads/mask_point_head.py', 'mask_size = int(', _POOLED),
+    AllowedLine('mmcv/ops/carafe.py', 'mask_channel = int(', _CHANNELS),
     AllowedLine('bbox_overlaps.py', 'if rows * cols == 0', 'no boxes: as many overlaps come out'),
     AllowedLine('mmseg/models/segmentors/base.py', 'if C > 1', _CHANNELS),
     AllowedLine('mmcv/ops/cc_attention.py', "torch.tensor(float('-inf'))", 'minus infinity'),

@@ -17,6 +17,7 @@ NAME = 'mmcv._ext'
 
 #: The files of this package that hold operators, one per group. Each lists what it supplies in its ``__all__``.
 GROUPS: Sequence[str] = (
+    'carafe',
     'deform_conv',
     'focal_loss',
     'info',

@@ -1,6 +1,7 @@
 """The built-in rewriters. Importing registers them; which of them run is said by the deploy config."""
 
 from . import (
+    mmcv_carafe,
     mmcv_deform,
     mmcv_ops,
     mmdet_boxes,
@@ -20,6 +21,7 @@ from . import (
 )
 
 __all__ = [
+    'mmcv_carafe',
     'mmcv_deform',
     'mmcv_ops',
     'mmdet_boxes',
