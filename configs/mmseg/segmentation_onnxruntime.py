@@ -8,6 +8,7 @@ deploy = dict(
         position_embedding=dict(type='PositionEmbedding'),
         upsample=dict(type='Upsample'),
         psa_mask=dict(type='PSAMask'),
+        generated_kernels=dict(type='GeneratedKernels'),
         points_of_test=dict(type='PointsOfTest'),
         clip_text_encoder=dict(type='CLIPTextEncoder'),
     )

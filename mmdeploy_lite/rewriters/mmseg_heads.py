@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..export.shapes import sizes_traced, static_size, tracing_paused
+from ..export.shapes import python_int, python_shape, sizes_traced, static_size, tracing_paused
+from ..export.tracing import current_export
 from ..ops.psamask import psa_mask
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -34,6 +35,31 @@ class PSAMask(FunctionRewriter):
     def __call__(self, origin: Callable, module: Any, input: Tensor) -> Tensor:
         size = module.mask_size
         return psa_mask(input, bool(module.psa_type_enum), (size, size) if isinstance(size, int) else tuple(size))
+
+
+@REWRITERS.register_module()
+class GeneratedKernels(FunctionRewriter):
+    """A convolution with kernels that the network made (DMNet, K-Net), of a number and size that no image changes.
+
+    The exporter wants to know them, and loses them where they were computed from sizes.
+    """
+
+    target = 'torch.nn.functional.conv2d'
+
+    def __call__(
+        self,
+        origin: Callable,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: Any = 1,
+    ) -> Tensor:
+        if current_export() is not None and not isinstance(weight, nn.Parameter):
+            weight, groups = weight.reshape(python_shape(weight)), python_int(groups)
+        return origin(input, weight, bias, stride, padding, dilation, groups)
 
 
 @REWRITERS.register_module()

@@ -19,6 +19,8 @@ from .images import empty, scene
 
 MIN_DISTINCT = 20
 """Fewer different scores over all images prove nothing: such a config counts as not tested."""
+MIN_CLASSES = 5
+"""So does a segmentor that tells fewer classes apart."""
 
 
 def zoo_entry(config: str) -> dict[str, Any]:
@@ -115,12 +117,17 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
     scores = [ref.scores for ref, _ in attempt.verification.answers if hasattr(ref, 'scores')]
     if scores and distinct_scores(np.concatenate(scores)) < MIN_DISTINCT:
         status = 'not tested'
+    maps = [ref.seg_map for ref, _ in attempt.verification.answers if hasattr(ref, 'seg_map')]
+    classes = len(np.unique(np.concatenate([seg_map.ravel() for seg_map in maps]))) if maps else None
+    if classes is not None and classes < MIN_CLASSES:
+        status = 'not tested'
     reasons = [reason for check in checks for reason in check.reasons]
     return dict(
         status=status,
         equal=status == 'equal',
         task=model.task.name,
         images=len(checks),
+        classes=classes,
         worst_score_diff=max(check.worst_score_diff for check in checks),
         worst_box_diff=max(check.worst_box_diff for check in checks),
         clear_pixels=sum(check.clear_pixels for check in checks),

@@ -43,6 +43,18 @@ def test_criss_cross_attention(traced, dynamic):
         graph.check(noise(2, 1, 16, 8, 3), atol=1e-5)
 
 
+@pytest.mark.parametrize('size', [1, 3])
+def test_generated_kernels(traced, size):
+    from mmseg.models.decode_heads.dm_head import DCM
+
+    torch.manual_seed(0)
+    module = DCM(size, True, 6, 4, None, None, dict(type='ReLU')).eval()
+    module.requires_grad_(False)
+    graph = traced(module, [noise(0, 2, 6, 9, 11)], ['GeneratedKernels', 'AdaptiveAvgPool2d'], [[2, 3]], True)
+    assert graph.unknown == []
+    graph.check(noise(1, 2, 6, 13, 6), atol=1e-5)
+
+
 class TestPointsOfTest:
     @staticmethod
     def points(logits):
