@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ConvTranspose2d)
 _CLS_STD, _CLS_MEAN = 1.5, -4.0  # the best of a million (anchor, class) pairs then scores about 0.95
+_MASK_STD = 0.25  # of 256 channels: mask logits of spread 4
 
 
 @dataclass
@@ -57,9 +58,14 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             module.running_var.uniform_(0.5, 1.5, generator=generator)
     for parameter in _silent(model):
         parameter.data.normal_(std=0.3, generator=generator)
+    embeds = _mask_embeds(model)
+    goals = {name: (_MASK_STD, 0.0) for name in embeds} | {name: (_CLS_STD, _CLS_MEAN) for name in classifiers}
+    if embeds:
+        _tell_queries_apart(model, generator)
+        goals |= {name: (1.0, 0.0) for name, _ in model.named_modules() if name.endswith('mask_feature')}
     done: set[int] = set()
     handles = [
-        module.register_forward_hook(_rescale(module, name in classifiers, done))
+        module.register_forward_hook(_rescale(module, goals.get(name), done))
         for name, module in model.named_modules()
         if isinstance(module, _LAYERS)
     ]
@@ -69,6 +75,8 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     finally:
         for handle in handles:
             handle.remove()
+    if embeds:
+        _calibrate_last_stage(model, run, goals)
     return Calibration(len(done), sorted(classifiers))
 
 
@@ -86,23 +94,61 @@ def _silent(model: nn.Module) -> list[nn.Parameter]:
     ]
 
 
-def _rescale(module: nn.Module, classifier: bool, done: set[int]) -> Callable:
+def _mask_embeds(model: nn.Module) -> list[str]:
+    """Names of the last layers of what mask transformers multiply their pixels with."""
+    last = {name.rpartition('.')[0]: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return [name for parent, name in last.items() if parent.endswith('mask_embed')]
+
+
+def _tell_queries_apart(model: nn.Module, generator: torch.Generator) -> None:
+    """Queries far apart and attention that is picky, in place: else all queries of a mask transformer answer alike."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.endswith(('query_embed', 'query_feat')):
+            module.weight.data.normal_(std=5.0, generator=generator)
+        if isinstance(module, nn.MultiheadAttention) and 'decoder' in name:
+            module.in_proj_weight.data[: 2 * module.embed_dim] *= 3  # of queries and keys
+
+
+def _calibrate_last_stage(model: nn.Module, run: Callable[[], Any], goals: dict[str, tuple[float, float]]) -> None:
+    """Give layers that run once for each decoder stage their goal in the last one, whose output is the answer."""
+    modules, last = dict(model.named_modules()), {}
+    handles = [
+        modules[name].register_forward_hook(lambda module, args, output, name=name: last.update({name: output}))
+        for name in goals
+    ]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, output in last.items():
+        if isinstance(modules[name], nn.Linear):
+            _rescale(modules[name], goals[name], set())(
+                modules[name], None, output[-1] if output.dim() == 4 else output
+            )
+
+
+def _rescale(module: nn.Module, goal: tuple[float, float] | None, done: set[int]) -> Callable:
+    """Unit spread; with a goal (spread, mean) that, each channel by itself."""
+    std, center = goal or (1.0, 0.0)
+
     def hook(_: nn.Module, args: Any, output: Tensor) -> Tensor | None:
         if id(module) in done or output.numel() < 2:
             return None
         done.add(id(module))
         mean = output.new_zeros(())
-        if classifier:  # each class by itself, or a few win everywhere
+        if goal:  # each class by itself, or a few win everywhere
             channel = output.dim() - 1 if isinstance(module, nn.Linear) else 1
             mean = output.mean([dim for dim in range(output.dim()) if dim != channel])
-        spread = mean if isinstance(module, nn.Linear) or not classifier else mean[:, None, None]
-        scale = (_CLS_STD if classifier else 1.0) / (output - spread).std().clamp(min=1e-6)
+        spread = mean if isinstance(module, nn.Linear) or not goal else mean[:, None, None]
+        scale = std / (output - spread).std().clamp(min=1e-6)
         module.weight.data *= scale
         if module.bias is None:
             return output * scale
-        shift = _CLS_MEAN - mean * scale if classifier else mean
+        shift = center - mean * scale
         module.bias.data = module.bias.data * scale + shift
-        return (output - spread) * scale + (_CLS_MEAN if classifier else 0.0)
+        return (output - spread) * scale + center
 
     return hook
 
