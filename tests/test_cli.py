@@ -242,7 +242,7 @@ class TestBadConfig:
             (['deploy.tolerance.no_such=1'], 'no_such'),
             (['deploy.audit.allow=5'], 'audit.allow has 5'),
             (['deploy.optimize=maybe'], "optimize is 'maybe'"),
-            (['model.test_cfg.nms.type=soft_nms'], "'soft_nms'; only 'nms' can be exported exactly"),
+            (['model.test_cfg.nms.type=nms_match'], "'nms_match'; only 'nms' and 'soft_nms' can"),
             (['model.test_cfg.nms.iou_threshold.x=1'], 'cfg-options'),
             (['model.data_preprocessor.type=BaseDataPreprocessor'], 'BaseDataPreprocessor'),
             (['test_dataloader.dataset.pipeline.1.type=NoSuchStep'], 'NoSuchStep'),

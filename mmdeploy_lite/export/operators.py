@@ -6,6 +6,7 @@ is traced. Rewriters call these and know of no exporter.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -57,13 +58,13 @@ class _NonMaxSuppression(torch.autograd.Function):
     def forward(
         ctx: Any, boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int
     ) -> Tensor:
-        from mmcv.ops import nms
+        from mmcv.ops.nms import NMSop
 
         traced = torch._C._get_tracing_state() is not None
         with tracing_paused():
             inds = (scores > score_threshold).nonzero().squeeze(1)
             if inds.numel():
-                inds = inds[nms(boxes[inds], scores[inds], iou_threshold)[1]]
+                inds = inds[NMSop.apply(boxes[inds], scores[inds], iou_threshold, 0, 0.0, -1)]
             elif traced:
                 # what is traced are operators, not values: the libraries return early where no box is left, and the
                 # heads that
@@ -226,3 +227,112 @@ def cut(tensor: Tensor, ranges: dict[int, tuple[int, int]]) -> Tensor:
     """
     axes = sorted(ranges)
     return _Cut.apply(tensor, axes, [ranges[axis][0] for axis in axes], [ranges[axis][1] for axis in axes])
+
+
+class _PretendSome(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        traced = torch._C._get_tracing_state() is not None
+        with tracing_paused():
+            values = values.clone()
+            if traced and values.numel():
+                values.view(-1)[0] = float('inf')
+            return values
+
+    @staticmethod
+    def symbolic(g: Any, values: Any) -> Any:
+        return g.op('Identity', values)
+
+
+def pretend_some(values: Tensor) -> Tensor:
+    """The values; while tracing the first one is infinite, so that a threshold leaves at least one.
+
+    What is traced are operators, not values: code that returns early, or skips a part, where no value passes would
+    leave that part out of the graph. The graph has the values as they are.
+    """
+    return _PretendSome.apply(values)
+
+
+def _settle(suppresses: Tensor) -> Tensor:
+    keep = torch.ones_like(suppresses.sum(0))
+    changed = True
+    while changed:
+        settled = (torch.matmul(keep, suppresses) == 0).to(keep.dtype)
+        changed = bool((settled != keep).any())
+        keep = settled
+    return keep
+
+
+def settle(suppresses: Tensor) -> Tensor:
+    """Greedy suppression, as a ``Loop`` over whole rounds.
+
+    A candidate is kept when no kept one suppresses it. In each round all are decided by the last round's answer; the
+    first is right from the start, each next one at the latest a round after those before it, so the answer that does
+    not change any more is the greedy one.
+
+    Args:
+        suppresses: (n, n) float32, 1 where the candidate of the row would suppress that of the column; only above the
+            diagonal.
+
+    Returns:
+        (n,) float32, 1 for those kept.
+    """
+    return torch.jit.script(_settle)(suppresses)
+
+
+def _soft_nms(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, sigma: float, min_score: float, method: int, offset: int
+) -> tuple[Tensor, Tensor]:
+    x1, y1, x2, y2 = boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
+    area = (x2 - x1 + offset) * (y2 - y1 + offset)
+    place = torch.arange(boxes.size(0))
+    taken = torch.full_like(place, boxes.size(0))
+    turn = torch.zeros_like(place[:1])
+    left = scores > -math.inf
+    rejected = torch.full_like(scores[:1], -math.inf)
+    while bool(left.any()):
+        best = torch.where(left, scores, rejected).argmax(0, keepdim=True)
+        chosen = place == best
+        taken = torch.where(chosen, turn, taken)
+        left = left & torch.logical_not(chosen)
+        width = (torch.minimum(x2, x2[best]) - torch.maximum(x1, x1[best]) + offset).clamp(min=0)
+        height = (torch.minimum(y2, y2[best]) - torch.maximum(y1, y1[best]) + offset).clamp(min=0)
+        iou = width * height / (area[best] + area - width * height)
+        if method == 2:
+            decay = torch.exp(-(iou * iou) / sigma)
+        elif method == 1:
+            decay = torch.where(iou >= iou_threshold, 1 - iou, torch.ones_like(iou))
+        else:
+            decay = torch.where(iou >= iou_threshold, torch.zeros_like(iou), torch.ones_like(iou))
+        scores = torch.where(left, scores * decay, scores)
+        left = left & (scores >= min_score)
+        turn = turn + 1
+    return scores, taken
+
+
+def soft_nms(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, sigma: float, min_score: float, method: int, offset: int
+) -> tuple[Tensor, Tensor]:
+    """Soft-NMS (https://arxiv.org/abs/1704.04503) as a ``Loop`` over the boxes taken.
+
+    The box with the highest score is taken, and the scores of those left decay by their IoU with it; those that fall
+    below ``min_score`` go.
+
+    Args:
+        boxes: (n, 4) x1 y1 x2 y2.
+        scores: (n,); :data:`REJECTED` ones take no part.
+        iou_threshold: from which IoU on scores decay; not used by method 2.
+        sigma: of method 2.
+        min_score: as said.
+        method: 0 sets the score to zero, 1 multiplies it by ``1 - iou``, 2 by ``exp(-iou ** 2 / sigma)``.
+        offset: 0, or 1 where x2 and y2 count as inside the box.
+
+    Returns:
+        The boxes taken, in that order: indices (k,) int64 and their scores (k,).
+    """
+    decayed, taken = torch.jit.script(_soft_nms)(
+        boxes, scores, float(iou_threshold), float(sigma), float(min_score), int(method), int(offset)
+    )
+    turns, order = taken.sort()
+    keep = order[(turns < torch._shape_as_tensor(taken)[0]).nonzero().squeeze(1)]
+    return keep, decayed[keep]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NothingDetectedError, UnsupportedError
-from ..export.operators import REJECTED, non_max_suppression, roi_align
+from ..export.operators import REJECTED, non_max_suppression, roi_align, soft_nms
 from ..export.shapes import python_shape
 from ..export.tracing import note_rejected
 from ..registry import REWRITERS
@@ -23,8 +23,9 @@ EMPTY_HINT = (
 
 @REWRITERS.register_module()
 class BatchedNMS(FunctionRewriter):
-    """One ``NonMaxSuppression`` node; the original's ``if boxes.shape[0] < split_thr`` would be baked and its loop
-    unrolled.
+    """One ``NonMaxSuppression`` node, or a ``Loop`` for ``soft_nms``.
+
+    The original's ``if boxes.shape[0] < split_thr`` would be baked and its loop unrolled.
 
     Classes are kept apart by the original's own offset, computed from the boxes that are not rejected, so that the
     IoUs round as the original's do.
@@ -32,14 +33,17 @@ class BatchedNMS(FunctionRewriter):
     Raises:
         NothingDetectedError: no box at all while tracing. The libraries skip NMS then, and the graph would hold
             constants.
-        UnsupportedError: an NMS of another type, such as ``soft_nms``; never replaced by plain NMS.
+        UnsupportedError: an NMS of another type, such as ``nms_match``; never replaced by plain NMS.
     """
 
     target = 'mmcv.ops.nms.batched_nms'
 
     def check(self, model: Any) -> None:
         for place, nms_cfg in find_nms_configs(getattr(model, 'test_cfg', None)).items():
-            nms_arguments(nms_cfg, place)
+            if nms_kind(nms_cfg) == 'soft_nms':
+                soft_nms_arguments(nms_cfg)
+            else:
+                nms_arguments(nms_cfg, place)
 
     def __call__(
         self,
@@ -59,7 +63,8 @@ class BatchedNMS(FunctionRewriter):
             dets, inds = origin(boxes, scores, idxs, None)
             accepted = (dets[:, 4] > REJECTED).nonzero().squeeze(1)
             return dets[accepted], inds[accepted]
-        cfg = nms_arguments(nms_cfg)
+        soft = nms_kind(nms_cfg) == 'soft_nms'
+        cfg = soft_nms_arguments(nms_cfg) if soft else nms_arguments(nms_cfg)
         if python_shape(boxes)[-1] != 4:
             raise UnsupportedError(
                 f'NMS of boxes with {python_shape(boxes)[-1]} coordinates (rotated boxes) is not supported'
@@ -67,6 +72,10 @@ class BatchedNMS(FunctionRewriter):
         accepted = scores > REJECTED
         agnostic = bool(cfg.get('class_agnostic', class_agnostic))
         apart = boxes + _class_offsets(boxes, idxs, accepted, cfg['split_thr'], agnostic)[:, None]
+        if soft:
+            arguments = [cfg[name] for name in ('iou_threshold', 'sigma', 'min_score', 'method', 'offset')]
+            keep, scores = soft_nms(apart, scores, *arguments)
+            return torch.cat([boxes[keep], scores[:, None]], dim=-1), keep
         # mmcv neither reorders the corners of a box of negative size nor lets it suppress anything: as a box of no area
         # it does not in ONNX
         apart = torch.cat([apart[:, :2], torch.maximum(apart[:, :2], apart[:, 2:] + cfg['offset'])], dim=1)
@@ -97,12 +106,12 @@ def nms_arguments(nms_cfg: dict[str, Any], place: str = 'test_cfg.nms') -> dict[
         UnsupportedError: a type other than ``nms``, or an argument that ``mmcv.ops.nms`` does not take.
     """
     cfg = {'type': 'nms', 'offset': 0, 'score_threshold': None, 'max_num': -1, 'split_thr': 10000, **nms_cfg}
-    kind = cfg.pop('type')
-    kind = kind if isinstance(kind, str) else getattr(kind, '__name__', repr(kind))
+    kind = nms_kind(cfg)
+    del cfg['type']
     if kind != 'nms':
         raise UnsupportedError(
-            f"the test config asks for nms type '{kind}'; only 'nms' can be exported exactly, and another"
-            ' is not put in its place. If you accept other results, override it:'
+            f"the test config asks for nms type '{kind}'; only 'nms' and 'soft_nms' can be exported exactly, and"
+            ' another is not put in its place. If you accept other results, override it:'
             f' --cfg-options model.{place}.type=nms'
         )
     if 'iou_thr' in cfg:  # mmcv's deprecated name
@@ -117,6 +126,45 @@ def nms_arguments(nms_cfg: dict[str, Any], place: str = 'test_cfg.nms') -> dict[
     if not (cfg['score_threshold'] or 0) > 0:  # mmcv filters only then
         cfg['score_threshold'] = None
     return cfg
+
+
+def nms_kind(nms_cfg: Mapping[str, Any]) -> str:
+    """The type of an NMS config: a name, also where the config has the function itself."""
+    kind = nms_cfg.get('type', 'nms')
+    return kind if isinstance(kind, str) else getattr(kind, '__name__', repr(kind))
+
+
+_SOFT_METHODS = {'naive': 0, 'linear': 1, 'gaussian': 2}
+
+
+def soft_nms_arguments(nms_cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """mmcv's ``soft_nms`` config with its defaults filled in, and ``method`` as its number.
+
+    Raises:
+        UnsupportedError: an argument that ``mmcv.ops.soft_nms`` does not take.
+    """
+    defaults = {'iou_threshold': 0.3, 'sigma': 0.5, 'min_score': 1e-3, 'method': 'linear', 'offset': 0}
+    ours = {'split_thr': 10000}
+    cfg = {**defaults, **ours, **nms_cfg}
+    del cfg['type']
+    if 'iou_thr' in cfg:  # mmcv's deprecated name
+        cfg['iou_threshold'] = cfg.pop('iou_thr')
+    if unknown := {*cfg} - {*defaults, *ours, 'class_agnostic'}:
+        raise UnsupportedError(
+            f'the nms config {dict(nms_cfg)} has {sorted(unknown)}, which mmcv.ops.soft_nms does not take'
+        )
+    if cfg['method'] not in _SOFT_METHODS:
+        raise UnsupportedError(
+            f'the nms config {dict(nms_cfg)} has method={cfg["method"]!r}; known are {", ".join(_SOFT_METHODS)}'
+        )
+    return {**cfg, 'method': _SOFT_METHODS[cfg['method']]}
+
+
+def limited_nms(nms_cfg: Mapping[str, Any], max_num: int) -> dict[str, Any]:
+    """The NMS config with a limit of its own; ``soft_nms`` knows none, and whoever calls cuts its answer off."""
+    if nms_kind(nms_cfg) != 'nms':
+        return {**nms_cfg}
+    return {**nms_cfg, 'max_num': tighter(nms_arguments(dict(nms_cfg))['max_num'], max_num)}
 
 
 def tighter(limit: int, other: int) -> int:

@@ -12,7 +12,7 @@ from ..export.operators import reject
 from ..export.shapes import python_int, python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
-from .mmcv_ops import nms_arguments, tighter
+from .mmcv_ops import limited_nms
 
 
 def clip_boxes(boxes: Tensor, max_shape: Sequence[Any] | Tensor) -> Tensor:
@@ -133,9 +133,9 @@ class MulticlassNMS(FunctionRewriter):
             boxes = multi_bboxes[:, None].expand(-1, num_classes, box_dim).reshape(-1, box_dim)
         labels = torch.arange(num_classes, device=scores.device).expand(multi_scores.shape[0], -1).reshape(-1)
         if nms_cfg is not None:
-            nms_cfg = {**nms_cfg, 'max_num': tighter(nms_arguments(nms_cfg)['max_num'], max_num)}
+            nms_cfg = limited_nms(nms_cfg, max_num)
         dets, keep = batched_nms(boxes, scores, labels, nms_cfg)
-        if nms_cfg is None and max_num > 0:
+        if max_num > 0 and (nms_cfg is None or 'max_num' not in nms_cfg):
             dets, keep = dets[:max_num], keep[:max_num]
         if return_inds:
             return dets, labels[keep], keep

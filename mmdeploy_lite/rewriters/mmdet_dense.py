@@ -14,7 +14,7 @@ from ..export.shapes import python_shape
 from ..export.tracing import note_rejected
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
-from .mmcv_ops import nms_arguments, tighter
+from .mmcv_ops import limited_nms
 from .mmdet_boxes import inverse_scale
 
 
@@ -114,7 +114,7 @@ class BBoxPostProcess(FunctionRewriter):
             cfg.min_bbox_size = -1
             note_rejected(True)
         if with_nms and cfg.get('nms') is not None:
-            cfg.nms.max_num = tighter(nms_arguments(cfg.nms)['max_num'], cfg.max_per_img)
+            cfg.nms.update(limited_nms(cfg.nms, cfg.max_per_img))
         return origin(head, results, cfg, rescale=rescale, with_nms=with_nms, img_meta=img_meta)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..check.answers import DetectionEvidence, Detections, NmsCall
 from ..check.tolerance import Tolerance
+from ..rewriters.mmcv_ops import nms_kind
 from ..rewriting import FunctionRewriter, RewriteContext
 from .mask_evidence import MASK_THRESHOLDS, RecordPaste, RecordThreshold
 
@@ -33,7 +34,7 @@ class _RecordNMS(FunctionRewriter):
         nms_cfg: dict | None,
         class_agnostic: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        if nms_cfg is not None and boxes.shape[-1] == 4:
+        if nms_cfg is not None and boxes.shape[-1] == 4 and nms_kind(nms_cfg) == 'nms':
             cuts = [nms_cfg['score_threshold']] if nms_cfg.get('score_threshold', 0) > 0 else []
             self.calls.append(
                 NmsCall(

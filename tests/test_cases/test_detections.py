@@ -116,13 +116,13 @@ def test_case_07_class_agnostic_nms(images: Images, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('name', 'option'), [('RetinaNet', 'model.test_cfg.nms'), ('Faster R-CNN', 'model.test_cfg.rcnn.nms')]
 )
-def test_case_08_soft_nms_is_refused_before_tracing(
+def test_case_08_other_nms_is_refused_before_tracing(
     name: str, option: str, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = tiny(name, {option: dict(type='soft_nms', iou_threshold=0.5, _delete_=True)})
+    model = tiny(name, {option: dict(type='nms_match', iou_threshold=0.5, _delete_=True)})
     samples = model.samples(images)
     monkeypatch.setattr(torch.onnx, 'export', lambda *args, **kwargs: pytest.fail('it was traced'))
-    with pytest.raises(UnsupportedError, match="nms type 'soft_nms'") as error:
+    with pytest.raises(UnsupportedError, match="nms type 'nms_match'") as error:
         export(model.task, samples[:1] * 2, tmp_path)
     assert f'--cfg-options {option}.type=nms' in str(error.value)
 

@@ -187,12 +187,12 @@ class NeverTraces:
 
 
 @pytest.mark.parametrize('part', ['rpn', 'rcnn'])
-def test_soft_nms_is_refused_before_tracing(detector, build, part, monkeypatch):
+def test_other_nms_is_refused_before_tracing(detector, build, part, monkeypatch):
     task, _ = detector
     test_cfg = copy.deepcopy(task.model.test_cfg)
-    test_cfg[part].nms.type = 'soft_nms'
+    test_cfg[part].nms.type = 'nms_match'
     monkeypatch.setattr(task.model, 'test_cfg', test_cfg)
-    with pytest.raises(UnsupportedError, match="'soft_nms'; only 'nms' can be exported exactly"):
+    with pytest.raises(UnsupportedError, match="'nms_match'; only 'nms' and 'soft_nms' can be"):
         build(detector, exporter=NeverTraces())
 
 

@@ -151,7 +151,7 @@ def test_nms_clears_what_was_rejected(boxes_of):
 @pytest.mark.parametrize(
     ('config', 'says'),
     [
-        (dict(type='soft_nms', iou_threshold=0.5), "'soft_nms'; only 'nms' can be exported exactly"),
+        (dict(type='nms_match', iou_threshold=0.5), "'nms_match'; only 'nms' and 'soft_nms' can be exported exactly"),
         (dict(type='nms_rotated', iou_threshold=0.5), "'nms_rotated'"),
         (dict(type='nms', iou_threshold=0.5, min_score=0.1), r"\['min_score'\], which mmcv.ops.nms does not take"),
         (dict(type='nms'), 'has no iou_threshold'),
@@ -169,11 +169,11 @@ def test_other_nms_is_refused(boxes_of, config, says):
 
 
 def test_nms_as_a_function_in_the_config():
-    from mmcv.ops import nms, soft_nms
+    from mmcv.ops import nms, nms_match
 
     assert nms_arguments(dict(type=nms, iou_threshold=0.5))['iou_threshold'] == 0.5
-    with pytest.raises(UnsupportedError, match="'soft_nms'"):
-        nms_arguments(dict(type=soft_nms, iou_threshold=0.5))
+    with pytest.raises(UnsupportedError, match="'nms_match'"):
+        nms_arguments(dict(type=nms_match, iou_threshold=0.5))
 
 
 def test_rotated_boxes_are_refused(boxes_of):

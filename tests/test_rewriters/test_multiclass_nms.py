@@ -84,6 +84,6 @@ def test_boxes_that_are_rejected_do_not_count_in_the_class_offset(traced, boxes_
     graph.check(boxes, scores)
 
 
-def test_soft_nms_is_refused(traced, boxes_of):
-    with pytest.raises(UnsupportedError, match="'soft_nms'"):
-        traced(call(nms=dict(type='soft_nms', iou_threshold=0.5)), inputs(boxes_of, 0, 30), REWRITERS)
+def test_other_nms_is_refused(traced, boxes_of):
+    with pytest.raises(UnsupportedError, match="'nms_match'"):
+        traced(call(nms=dict(type='nms_match', iou_threshold=0.5)), inputs(boxes_of, 0, 30), REWRITERS)
