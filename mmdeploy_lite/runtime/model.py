@@ -146,6 +146,7 @@ class Model:
             'img_shape': np.array([item.shape for item in filled], dtype=np.int64),
             'scale_factor': np.array([item.scale_factor for item in filled], dtype=np.float32),
             'ori_shape': np.array([item.ori_shape for item in filled], dtype=np.int64),
+            'border': np.array([item.border for item in filled], dtype=np.float32),
         }
         outputs = self.session.run({name: feeds[name] for name in self.session.input_names})
         return [
@@ -169,7 +170,7 @@ class Model:
                 f'{path} answers {", ".join(self.session.output_names)}; this reads dets, labels and num_dets, or'
                 ' seg_map, seg_logits or seg_probs. Run it with mmdeploy_lite.runtime.FileSession'
             )
-        if unknown := inputs - {'image', 'img_shape', 'scale_factor', 'ori_shape'}:
+        if unknown := inputs - {'image', 'img_shape', 'scale_factor', 'ori_shape', 'border'}:
             raise BackendError(f'{path} takes {", ".join(sorted(unknown))}, which an image does not give')
         return read
 

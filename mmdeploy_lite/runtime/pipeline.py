@@ -7,7 +7,7 @@ calls of OpenCV on sizes rounded the same way. What annotations would need is le
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import ImageError, UnsupportedError
 from .image import COLOR_TYPES, check_array, in_one_line, read_image
+from .prepared import Prepared
 
 _INTERPOLATIONS = {
     'nearest': cv2.INTER_NEAREST,
@@ -30,39 +31,6 @@ _BORDERS = {
     'reflect': cv2.BORDER_REFLECT_101,
     'symmetric': cv2.BORDER_REFLECT,
 }
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An image on its way through the pipeline, and at its end.
-
-    Attributes:
-        image: (h, w, C) or (h, w), uint8 or float32, as the last step left it.
-        original: (H, W, C) uint8, as it came.
-        scale_factor: (w, h) by which the last resize scaled its input.
-        name: for messages.
-    """
-
-    image: np.ndarray
-    original: np.ndarray
-    scale_factor: tuple[float, float]
-    name: str
-
-    @property
-    def ori_shape(self) -> tuple[int, int]:
-        """(H, W) of the original in pixels."""
-        return self.original.shape[:2]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(h, w) that the pipeline made of it, in pixels."""
-        return self.image.shape[:2]
-
-    @property
-    def tensor(self) -> np.ndarray:
-        """(C, h, w), contiguous, as the library's pipeline packs it."""
-        image = self.image if self.image.ndim == 3 else self.image[..., None]
-        return np.ascontiguousarray(image.transpose(2, 0, 1))
 
 
 _Step = Callable[[Prepared], Prepared]
@@ -364,6 +332,47 @@ def _pad(
     return step
 
 
+def _center_pad(
+    crop_size: None = None,
+    ratios: Any = None,
+    border: Any = None,
+    mean: Any = None,
+    std: Any = None,
+    to_rgb: bool | None = None,
+    test_mode: bool = False,
+    test_pad_mode: Any = ('logical_or', 127),
+    test_pad_add_pix: int = 0,
+    bbox_clip_border: bool = True,
+) -> _Step:
+    if not test_mode:
+        raise ValueError('crops at random without test_mode=True')
+    mode, number = test_pad_mode
+    if mode not in ('logical_or', 'size_divisor'):
+        raise ValueError(f"has test_pad_mode={test_pad_mode!r}; known are 'logical_or', 'size_divisor'")
+    fill = tuple(mean)[::-1] if to_rgb else tuple(mean)
+
+    def step(prepared: Prepared) -> Prepared:
+        if prepared.image.dtype != np.float32:
+            raise ImageError(f'{prepared.name}: RandomCenterCropPad needs LoadImageFromFile with to_float32=True')
+        height, width = prepared.shape
+        if mode == 'logical_or':
+            target = [(side | number) + test_pad_add_pix for side in (height, width)]
+        else:
+            target = [int(np.ceil(side / number)) * number for side in (height, width)]
+        image = np.zeros((*target, prepared.image.shape[2]), np.float32)
+        image += np.array(fill, np.float32)
+        # the middle on the middle; mmdet cuts off the last row where an odd side is padded to an even one
+        tops = [side // 2 - min(side // 2, of // 2) for side, of in zip(target, (height, width), strict=True)]
+        starts = [max(0, of // 2 - side // 2) for side, of in zip(target, (height, width), strict=True)]
+        ends = [min(of // 2 + side // 2, of) for side, of in zip(target, (height, width), strict=True)]
+        (top, left), (y0, x0), (y1, x1) = tops, starts, ends
+        bottom, right = top + y1 - y0, left + x1 - x0
+        image[top:bottom, left:right] = prepared.image[y0:y1, x0:x1]
+        return replace(prepared, image=image, border=(float(top), float(bottom), float(left), float(right)))
+
+    return step
+
+
 _LOADERS = ('LoadImageFromFile', 'LoadImageFromNDArray')
 _PACKERS = ('PackDetInputs', 'PackSegInputs')
 _BUILDERS: dict[str, Callable[..., Any]] = {
@@ -375,6 +384,7 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     'ResizeShortestEdge': _shortest_edge,
     'ResizeToMultiple': _to_multiple,
     'Pad': _pad,
+    'RandomCenterCropPad': _center_pad,
     'PackDetInputs': _pack,
     'PackSegInputs': _pack,
 }

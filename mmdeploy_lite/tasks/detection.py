@@ -38,7 +38,8 @@ class DetectionWrapper(ModelWrapper):
         Args:
             image: (N, C, H, W) as the test pipeline leaves it.
             *extra: those that the file has of ``img_shape`` (N, 2) int64 (h, w), see :meth:`prepare`,
-                ``scale_factor`` (N, 2) float32 (w, h) and ``ori_shape`` (N, 2) int64 (h, w).
+                ``scale_factor`` (N, 2) float32 (w, h), ``ori_shape`` (N, 2) int64 (h, w) and ``border`` (N, 4) float32
+                (top, bottom, left, right).
 
         Returns:
             ``dets`` (N, K, 5), ``labels`` (N, K), ``num_dets`` (N,) and, with masks, ``masks`` (N, K, h, w) bool.
@@ -52,12 +53,13 @@ class DetectionWrapper(ModelWrapper):
         from mmdet.structures import DetDataSample
 
         given = dict(zip(self.input_names[1:], extra, strict=True))
-        scale_factor, ori_shape = given.get('scale_factor'), given.get('ori_shape')
+        scale_factor, ori_shape, border = map(given.get, ('scale_factor', 'ori_shape', 'border'))
         inputs, sizes, padded = self.prepare(image, given.get('img_shape'))
         samples = []
         for index, (height, width) in enumerate(sizes):
             factor = (1.0, 1.0) if scale_factor is None else scale_factor[index]
             original = (height, width) if ori_shape is None else (ori_shape[index, 0], ori_shape[index, 1])
+            around = {} if border is None else {'border': border[index]}
             samples.append(
                 self.set_metainfo(
                     DetDataSample(),
@@ -66,12 +68,13 @@ class DetectionWrapper(ModelWrapper):
                     batch_input_shape=padded,
                     ori_shape=original,
                     scale_factor=factor,
+                    **around,
                 )
             )
         return inputs, samples
 
     def _fields(self, result: Any) -> list[Tensor]:
-        fields = [torch.cat([result.bboxes, result.scores[:, None]], dim=1), result.labels]
+        fields = [torch.cat([result.bboxes, result.scores[:, None]], dim=1), result.labels.long()]
         if self.masks:
             fields.append(result.masks)
         state = current_export()
@@ -115,6 +118,19 @@ class ObjectDetection(BaseTask):
     default_deploy_cfg = 'mmdet/detection_onnxruntime.py'
     needs_scale_factor = True
     masks = False
+
+    @property
+    def input_names(self) -> list[str]:
+        """Of the graph, in order."""
+        padded = any(str(step['type']).split('.')[-1] == 'RandomCenterCropPad' for step in self.pipeline.steps)
+        return [*super().input_names, *['border'] * padded]
+
+    def feeds(self, samples: list[Sample]) -> dict[str, np.ndarray]:
+        """The graph's inputs for a batch of images of one size."""
+        feeds = super().feeds(samples)
+        if 'border' in self.input_names:
+            feeds['border'] = np.array([item.data_sample.metainfo['border'] for item in samples], dtype=np.float32)
+        return feeds
 
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
         batch = self.batch_size

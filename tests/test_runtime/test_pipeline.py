@@ -50,6 +50,7 @@ PADS = [
     *(dict(size_divisor=4, padding_mode=mode) for mode in ('edge', 'reflect', 'symmetric')),
 ]
 EDGES = [dict(scale=64, max_size=100), dict(scale=(64, 80), max_size=1000), dict(scale=40, max_size=41)]
+CENTER = dict(type='RandomCenterCropPad', ratios=None, border=None, mean=[1, 2, 3], std=[1, 1, 1], test_mode=True)
 DETECTION = [
     *([dict(type='Resize', **arguments)] for arguments in RESIZES),
     *([dict(type='FixScaleResize', **arguments)] for arguments in RESIZES[:9]),
@@ -67,6 +68,10 @@ DETECTION = [
     [dict(type='mmseg.ResizeToMultiple', size_divisor=16)],
     [dict(type='mmseg.ResizeShortestEdge', scale=64, max_size=100)],
     [],
+    [dict(CENTER, to_rgb=True, test_pad_mode=['logical_or', 31], test_pad_add_pix=1)],
+    [dict(CENTER, to_rgb=False, test_pad_mode=['logical_or', 127])],
+    [dict(type='Resize', scale=(70, 50)), dict(CENTER, to_rgb=False, test_pad_mode=['size_divisor', 32])],
+    [dict(CENTER, to_rgb=False, test_pad_mode=['size_divisor', 3])],  # an even side is padded to an odd one
 ]
 SEGMENTATION = [
     [dict(type='Resize', scale=(64, 96), keep_ratio=True)],
@@ -106,7 +111,8 @@ def library(codebase: str, steps: list[dict]):
 
 
 def complete(codebase: str, steps: list[dict], **load) -> list[dict]:
-    keys = ('img_path', 'ori_shape', 'img_shape', 'scale_factor')
+    keys = ('img_path', 'ori_shape', 'img_shape', 'scale_factor', 'border')
+    load = {**load, **dict(to_float32=True)} if any(step['type'] == CENTER['type'] for step in steps) else load
     pack = {'mmdet': 'PackDetInputs', 'mmseg': 'PackSegInputs'}[codebase]
     return [dict(LOAD, **load), *steps, dict(type=pack, meta_keys=keys)]
 
@@ -124,6 +130,7 @@ def assert_same(codebase: str, steps: list[dict], files: dict[str, Path]) -> Non
             assert prepared.tensor.flags.c_contiguous
             assert prepared.scale_factor == meta.get('scale_factor', (1.0, 1.0))
             assert prepared.ori_shape == meta['ori_shape']
+            assert prepared.border == tuple(meta.get('border', (0, 0, 0, 0)))
             assert prepared.shape == tensor.shape[1:]
 
 
