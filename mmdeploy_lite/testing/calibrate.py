@@ -164,9 +164,11 @@ def _looks_like_classifier(name: str) -> bool:
     parts = [part for part in name.split('.') if not part.isdigit()]
     last = parts[-1] if parts else ''
     return (
-        last.endswith(('_cls', 'conv_seg', 'cls_seg', 'cls_embed', 'cls_conv', 'class_embed', 'cls_score', 'conv_obj'))
+        last.endswith(
+            ('_cls', 'conv_seg', 'cls_seg', 'cls_embed', 'cls_conv', 'cls_out', 'class_embed', 'cls_score', 'conv_obj')
+        )
         or last in ('cls_branches', 'logits', 'cls')
-    ) and 'centerness' not in last
+    ) and not any(part in last for part in ('centerness', 'bbox', 'reg'))  # SABL classifies buckets of its boxes
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ..rewriting import FunctionRewriter, RewriteContext
 from ..tasks import BaseTask, Sample, TestPipeline, answering, find_test_pipeline, fix_shape, infer_task
 from .calibrate import Calibration, calibrate, distinct_scores, shift_classes, silence
 from .images import empty, scene
+from .reference_edits import edit_config, edit_model
 
 SCALE = (384, 256)
 """(longer, shorter) side in pixels that images are resized to at most: large enough for every level of a pyramid to
@@ -35,6 +36,7 @@ class TestModel:
         loaded: the model as :func:`mmdeploy_lite.loading.build_model` returned it.
         calibration: what was done to its weights.
         steps: of the test pipeline, shrunk.
+        edits: what PyTorch needed to run it, see :mod:`mmdeploy_lite.testing.reference_edits`.
     """
 
     __test__ = False  # pytest collects classes of this name otherwise
@@ -43,6 +45,7 @@ class TestModel:
     loaded: LoadedModel
     calibration: Calibration
     steps: list[dict[str, Any]]
+    edits: tuple[str, ...] = ()
 
     def samples(self, images: Mapping[str, np.ndarray]) -> list[Sample]:
         """Images, by name, as the test pipeline leaves them."""
@@ -78,17 +81,21 @@ def zoo_model(
         DeployError: the config cannot be read, or the model not built.
     """
     cfg = load_config(config, cfg_options)
+    edits = edit_config(cfg)
     loaded = build_model(cfg, None)
+    edits += edit_model(loaded.model)
     use_scope(loaded.scope)
     steps = shrink_pipeline(find_test_pipeline(cfg), scale)
     task = answering(infer_task(loaded.model), outputs)(loaded.model, TestPipeline(steps), **task_options)
     longer, shorter = scale
     images = [scene(1, shorter, longer), scene(2, shorter, longer), empty(shorter, longer), scene(3, shorter, longer)]
+    if any(type(module).__name__ == 'MaskedConv2d' for module in loaded.model.modules()):  # takes no batch
+        images = images[:1]
     samples = [task.prepare(str(index), image) for index, image in enumerate(images)]
     data = dict(inputs=[item.inputs for item in samples], data_samples=[item.data_sample for item in samples])
     data = loaded.model.data_preprocessor(data, False)
     calibration = calibrate(loaded.model, lambda: loaded.model.predict(data['inputs'], data['data_samples']), seed)
-    return TestModel(task, loaded, calibration, steps)
+    return TestModel(task, loaded, calibration, steps, tuple(edits))
 
 
 def shrink_pipeline(steps: Sequence[Mapping[str, Any]], scale: tuple[int, int]) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def zoo_entry(config: str) -> dict[str, Any]:
     entry: dict[str, Any] = dict(
         config=config, family=config.split('::')[1].split('/')[0], status='failed', equal=False
     )
-    scale = (384, 256)
+    scale = (300, 300) if 'ssd300' in config else (384, 256)  # SSD300 runs at no smaller size
     try:
         if config.startswith('mmseg::'):
             scale = _crop(config)
@@ -96,12 +96,12 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         raise
     except Exception as error:
         return dict(status='PyTorch fails', note=f'{type(error).__name__}: {str(error).strip().splitlines()[0]}')
-    note = ''
+    notes = list(model.edits)
     if model.task.kind == 'detections':
         try:
             find_busy(model, samples[:3], samples[3])
         except UnfitModelError as error:
-            note = str(error)
+            notes.append(str(error))
     settings: DeployConfig = merge_settings(type(model.task), None, model.loaded.cfg, {})
     stages = Stages()
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +140,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         dynamic=attempt.reason is None,
         static_reason=attempt.reason,
         rewriters=sorted(attempt.graph.fired),
-        note='; '.join(filter(None, [note, *model.task.notes, *reasons[:2]])),
+        note='; '.join([*notes, *model.task.notes, *reasons[:2]]),
     )
 
 
