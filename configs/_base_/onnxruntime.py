@@ -29,6 +29,8 @@ deploy = dict(
         modulated_deform_conv=dict(type='ModulatedDeformConv'),
         adaptive_padding=dict(type='AdaptivePadding'),
         shift_window_msa=dict(type='ShiftWindowMSA'),
+        linspace=dict(type='Linspace'),
+        multi_scale_deformable_attention=dict(type='MultiScaleDeformableAttention'),
         adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),
         adaptive_max_pool2d=dict(type='AdaptiveMaxPool2d'),
     ),

@@ -45,6 +45,8 @@ _CHANNELS = 'channels and other sizes that no image changes'
 _POOLED = 'RoIs are pooled to fixed sizes'
 _ONE_IMAGE = 'the RoI head runs image by image: all RoIs are of this one, or there are none'
 _NO_MASKS = 'no detections: as many masks come out'
+_NEUTRAL = 'zeros at the border of a map smaller than the kernel, where the samples of any map are zero'
+_LEVELS = 'the number of levels is fixed'
 
 ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
@@ -157,6 +159,33 @@ ALLOWED: tuple[AllowedLine, ...] = (
         'if bboxes.shape[0] == 0',
         'no detections: as many masks are pasted',
     ),
+    AllowedLine(f'{_ROI_HEADS}/bbox_heads/bbox_head.py', 'bboxes.size(-1) == 4', _CHANNELS),
+    AllowedLine('mmcv/cnn/bricks/generalized_attention.py', 'torch.Tensor([wave_length])', 'a number of the config'),
+    AllowedLine('mmdet/structures/bbox/transforms.py', 'if bboxes.size(1) == 5', _CHANNELS),
+    AllowedLine(f'{_DENSE_HEADS}/yolo_head.py', 'in zip(flatten_bboxes', 'the batch size is fixed'),
+    AllowedLine('mmcv/ops/deform_conv.py', 'input_pad', _NEUTRAL),
+    AllowedLine('mmcv/ops/deform_conv.py', 'self.kernel_size[', _NEUTRAL),
+    AllowedLine('mmdet/models/layers/transformer/*.py', 'in enumerate(spatial_shapes)', _LEVELS),
+    AllowedLine('mmdet/models/detectors/*.py', 'in enumerate(spatial_shapes)', _LEVELS),
+    AllowedLine('mmdet/models/detectors/*.py', '*inter_references]', 'the number of decoder layers is fixed'),
+    AllowedLine('', 'reference_points.shape[-1] == ', _CHANNELS),
+    AllowedLine('', 'reference.shape[-1] == ', _CHANNELS),
+    AllowedLine('mmdet/models/layers/transformer/utils.py', 'coord_tensor.size(-1) == ', _CHANNELS),
+    AllowedLine('mmdet/models/layers/transformer/utils.py', 'scaling = float(head_dims)', _CHANNELS),
+    AllowedLine(f'{_DENSE_HEADS}/*.py', 'if mask.sum() == 0', 'GuidedAnchors finds a location while tracing'),
+    AllowedLine(f'{_DENSE_HEADS}/paa_head.py', 'len(det_bboxes) > 0', 'none: voting on none is none'),
+    AllowedLine('mmdet/structures/bbox/bbox_overlaps.py', 'if rows * cols == 0', 'of no boxes: as many overlaps'),
+    AllowedLine(
+        f'{_ROI_HEADS}/grid_roi_head.py', 'if grid_rois.shape[0] != 0', 'none: the grid head then runs on none'
+    ),
+    AllowedLine(f'{_ROI_HEADS}/mask_heads/grid_head.py', 'if len(results) != 0', 'as in grid_roi_head.py'),
+    AllowedLine(f'{_ROI_HEADS}/trident_roi_head.py', 'if bboxes.numel() == 0', 'none: NMS then runs on none'),
+    AllowedLine(
+        f'{_ROI_HEADS}/roi_extractors/generic_roi_extractor.py',
+        'if roi_feats.shape[0] == 0',
+        'no proposals: RoIAlign then runs on none',
+    ),
+    AllowedLine(f'{_DENSE_HEADS}/c*er*_head.py', 'if labels.numel() > 0', 'CornerNMS hands it a row more'),
     AllowedLine(
         f'{_ROI_HEADS}/bbox_heads/*bbox_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'
     ),

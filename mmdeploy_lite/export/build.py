@@ -140,13 +140,16 @@ def _raise(problems: list[str], advice: str = '') -> None:
         raise AuditError('\n'.join([*lines, advice] if advice else lines))
 
 
+_NMS_KEYS = {'batched_nms', 'nms', 'set_nms'}
+
+
 def _guard(task: Any, context: RewriteContext) -> None:
     """Every NMS that the test config asks for must have been recorded, from a call site of its own."""
     wanted = task.nms_configs()
-    sites = context.fired.get('batched_nms')
-    if sites is not None and len(sites) < len(wanted):
+    sites = {site for key in _NMS_KEYS for site in context.fired.get(key, ())}
+    if context.fired.keys() & _NMS_KEYS and len(sites) < len(wanted):
         raise NothingDetectedError(
             f'the test config asks for NMS in {", ".join(wanted)}, but only {len(sites)} of {len(wanted)} were recorded'
-            f' ({", ".join(sites) or "none"}): nothing reached the others while tracing. Export on an image that shows'
-            ' objects the model finds, with a trained checkpoint, or lower score_thr in the test config'
+            f' ({", ".join(sorted(sites)) or "none"}): nothing reached the others while tracing. Export on an image that'
+            ' shows objects the model finds, with a trained checkpoint, or lower score_thr in the test config'
         )

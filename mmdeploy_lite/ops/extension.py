@@ -21,6 +21,7 @@ GROUPS: Sequence[str] = (
     'deform_conv',
     'focal_loss',
     'info',
+    'masked_conv',
     'ms_deform_attn',
     'nms',
     'psamask',

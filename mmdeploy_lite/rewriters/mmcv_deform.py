@@ -118,7 +118,13 @@ def deform_conv(
     if mask is not None:
         sampled = sampled * mask.reshape(batch * deform_groups, 1, taps, height, width)
     columns_in = sampled.reshape(batch, channels * taps, height, width)
-    return F.conv2d(columns_in, weight.reshape(out_channels, -1, 1, 1), bias, groups=groups)
+    if isinstance(weight, torch.nn.Parameter):
+        return F.conv2d(columns_in, weight.reshape(out_channels, -1, 1, 1), bias, groups=groups)
+    # ONNX has no convolution with a kernel whose shape the exporter cannot tell, such as one made while running
+    columns_in = columns_in.reshape(batch, groups, channels * taps // groups, -1)
+    output = weight.reshape(groups, out_channels // groups, -1) @ columns_in
+    output = output.reshape(batch, out_channels, height, width)
+    return output if bias is None else output + bias[:, None, None]
 
 
 def _pair(value: Pair) -> tuple[int, int]:

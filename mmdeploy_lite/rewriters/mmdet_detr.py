@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..errors import UnsupportedError
+from ..export.operators import reject
 from ..export.shapes import python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -46,3 +49,61 @@ class _Sized:
 
 def _unpadded(sample: Any) -> bool:
     return all(size is padded for size, padded in zip(sample.img_shape, sample.batch_input_shape, strict=True))
+
+
+@REWRITERS.register_module()
+class PaddingTo(FunctionRewriter):
+    """Pads with as many rows as the result has, and cuts off what is too much; the original counts the rows of one
+    image.
+    """
+
+    target = 'mmdet.models.utils.misc.padding_to'
+
+    def __call__(self, origin: Callable, input_tensor: Tensor, max_len: int | None = 300) -> Tensor:
+        if max_len is None:
+            return input_tensor
+        padding = input_tensor.new_zeros(max_len, *python_shape(input_tensor)[1:])
+        return torch.cat([input_tensor, padding])[:max_len]
+
+
+@REWRITERS.register_module()
+class SelectDistinctQueries(FunctionRewriter):
+    """The queries that NMS keeps as a mask over all of them (DDQ, https://arxiv.org/abs/2303.12776).
+
+    The original copies the last mask with ``deepcopy``, which makes zeros of a traced value, and counts the queries of
+    one image.
+    """
+
+    target = 'mmdet.models.layers.transformer.ddq_detr_layers.DDQTransformerDecoder.select_distinct_queries'
+
+    def __call__(
+        self,
+        origin: Callable,
+        decoder: Any,
+        reference_points: Tensor,
+        query: Tensor,
+        self_attn_mask: Tensor,
+        layer_index: int,
+    ) -> Tensor:
+        from mmcv.ops.nms import batched_nms
+        from mmdet.structures.bbox import bbox_cxcywh_to_xyxy
+
+        cache = decoder.cache_dict
+        start, count = cache['dis_query_info']
+        if (start, count) != (0, python_shape(query)[1]):
+            raise UnsupportedError(
+                'DDQ has other queries than distinct ones, as in training; only inference is exported'
+            )
+        heads = cache['num_heads']
+        scores = cache['cls_branches'][layer_index](query).sigmoid().max(-1).values
+        boxes = bbox_cxcywh_to_xyxy(reference_points)
+        masks = []
+        for image in range(python_shape(query)[0]):
+            here = ~self_attn_mask[image * heads][0]
+            ones = torch.ones_like(scores[image])
+            _, keep = batched_nms(boxes[image], reject(scores[image], here), ones, cache['dqs_cfg'])
+            dropped = ones.scatter(0, keep, torch.zeros_like(keep).to(ones)) > 0
+            masks.append((dropped[:, None] & dropped)[None].expand(heads, -1, -1))
+        mask = torch.cat(masks)
+        cache['distinct_query_mask'].append(~mask)
+        return mask

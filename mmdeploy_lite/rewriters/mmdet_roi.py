@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import UnsupportedError
 from ..export.shapes import python_int, python_shape, tracing_paused
@@ -81,7 +81,10 @@ class BBoxHeadPredict(FunctionRewriter):
 
 @REWRITERS.register_module()
 class SplitOfOne(FunctionRewriter):
-    """A tensor split into one part is that part: no size of the traced image in the graph."""
+    """A tensor split into one part is that part: no size of the traced image in the graph.
+
+    A parameter has the same sizes for every image, and is split by numbers.
+    """
 
     target = 'torch.Tensor.split'
 
@@ -89,6 +92,8 @@ class SplitOfOne(FunctionRewriter):
         if isinstance(split_size, (tuple, list)) and len(split_size) == 1:
             if python_int(split_size[0]) == python_shape(tensor)[dim]:
                 return (tensor,)
+        if isinstance(tensor, nn.Parameter) and isinstance(split_size, Tensor):
+            split_size = python_int(split_size)
         return origin(tensor, split_size, dim)
 
 

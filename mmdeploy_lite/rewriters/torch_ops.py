@@ -134,6 +134,27 @@ def _cell_maxima(input: Tensor, axis: int, size: Any, cells: Any) -> Tensor:
 
 
 @REWRITERS.register_module()
+class Linspace(FunctionRewriter):
+    """Of traced numbers, by ``arange``, rounded as PyTorch rounds it: each half from its own end.
+
+    The exporter has no ``linspace`` between tensors, and divides by zero for a single step.
+    """
+
+    target = 'torch.linspace'
+
+    def __call__(self, origin: Callable, start: Any, end: Any, steps: Any, **kwargs: Any) -> Tensor:
+        if not any(isinstance(value, Tensor) for value in (start, end, steps)):
+            return origin(start, end, steps, **kwargs)
+        dtype = kwargs.get('dtype') or torch.get_default_dtype()
+        index = torch.arange(steps, dtype=dtype, device=kwargs.get('device'))
+        last = torch._shape_as_tensor(index)[0].to(index) - 1
+        step = (end - start) / last.clamp(min=1)
+        # of a single step the start, of an odd number the middle from the end
+        first_half = index < ((last + 1) / 2).floor().clamp(min=1)
+        return torch.where(first_half, start + step * index, end - step * (last - index)).to(dtype)
+
+
+@REWRITERS.register_module()
 class AdaptiveAvgPool2d(FunctionRewriter):
     """Exact for every size: the product with two averaging matrices, one per axis.
 

@@ -1,0 +1,86 @@
+"""Layers of mmcv.ops that are not made of standard operators: attention, corner pooling, masked convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..export.shapes import python_shape, static_size
+from ..registry import REWRITERS
+from ..rewriting import FunctionRewriter
+
+
+@REWRITERS.register_module()
+class MultiScaleDeformableAttention(FunctionRewriter):
+    """The same samples (https://arxiv.org/abs/2010.04159), the levels cut out at traced places.
+
+    The original splits by the levels' sizes as Python numbers, and iterates over a tensor of them.
+    """
+
+    target = 'mmcv.ops.multi_scale_deform_attn.multi_scale_deformable_attn_pytorch'
+
+    def __call__(
+        self,
+        origin: Callable,
+        value: Tensor,
+        value_spatial_shapes: Tensor,
+        sampling_locations: Tensor,
+        attention_weights: Tensor,
+    ) -> Tensor:
+        batch, _, heads, channels = python_shape(value)
+        levels, points = python_shape(sampling_locations)[3:5]
+        queries = sampling_locations.shape[1]
+        grids = 2 * sampling_locations - 1
+        sampled, start = [], 0
+        for level in range(levels):
+            height, width = value_spatial_shapes[level, 0], value_spatial_shapes[level, 1]
+            end = start + height * width
+            pixels = value[:, start:end].flatten(2).transpose(1, 2).reshape(batch * heads, channels, height, width)
+            grid = grids[:, :, :, level].transpose(1, 2).flatten(0, 1)
+            sampled.append(F.grid_sample(pixels, grid, align_corners=False))
+            start = end
+        weights = attention_weights.transpose(1, 2).reshape(batch * heads, 1, queries, levels * points)
+        output = (torch.stack(sampled, dim=-2).flatten(-2) * weights).sum(-1)
+        return output.view(batch, heads * channels, queries).transpose(1, 2)
+
+
+@REWRITERS.register_module()
+class CornerPool(FunctionRewriter):
+    """The running maximum, by maxima with itself moved by 1, 2, 4, ... positions; ONNX has no ``cummax``.
+
+    As many of these as the feature map has sizes to double; of dynamic size enough for 4096 positions, which at the
+    stride of 4 that these heads have is an image of 16384 pixels.
+    """
+
+    target = 'mmcv.ops.corner_pool.CornerPool.forward'
+
+    def __call__(self, origin: Callable, pool: Any, x: Tensor) -> Tensor:
+        dim, backwards = pool.cummax_dim_flip[pool.mode]
+        size = static_size(x)
+        steps = 12 if size is None else math.ceil(math.log2(size[dim - 2]))
+        for step in range(steps):
+            moved = 2**step
+            pads = [0, 0, 0, 0]
+            pads[2 * (3 - dim) + backwards] = moved
+            padded = F.pad(x, pads, value=-math.inf)
+            kept = slice(moved, None) if backwards else slice(None, -moved)
+            x = torch.maximum(x, padded[:, :, kept] if dim == 2 else padded[:, :, :, kept])
+        return x
+
+
+@REWRITERS.register_module()
+class MaskedConv2d(FunctionRewriter):
+    """The convolution everywhere, and zero where the mask has nothing; the original computes the others only."""
+
+    target = 'mmcv.ops.masked_conv.MaskedConv2d.forward'
+
+    def __call__(self, origin: Callable, conv: Any, input: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            return origin(conv, input)
+        output = F.conv2d(input, conv.weight, conv.bias, padding=conv.padding)
+        return torch.where(mask[None] > 0, output, torch.zeros_like(output))
