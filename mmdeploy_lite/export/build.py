@@ -150,6 +150,6 @@ def _guard(task: Any, context: RewriteContext) -> None:
     if context.fired.keys() & _NMS_KEYS and len(sites) < len(wanted):
         raise NothingDetectedError(
             f'the test config asks for NMS in {", ".join(wanted)}, but only {len(sites)} of {len(wanted)} were recorded'
-            f' ({", ".join(sorted(sites)) or "none"}): nothing reached the others while tracing. Export on an image that'
-            ' shows objects the model finds, with a trained checkpoint, or lower score_thr in the test config'
+            f' ({", ".join(sorted(sites)) or "none"}): nothing reached the others while tracing. Export on an image'
+            ' that shows objects the model finds, with a trained checkpoint, or lower score_thr in the test config'
         )

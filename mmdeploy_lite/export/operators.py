@@ -205,6 +205,25 @@ def squeeze(tensor: Tensor, axes: list[int]) -> Tensor:
     return _Squeeze.apply(tensor, axes, tensor.dim() - len(axes))
 
 
+class _CountRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        with tracing_paused():
+            return torch.tensor([tensor.shape[0]], device=tensor.device)
+
+    @staticmethod
+    def symbolic(g: Any, tensor: Any) -> Any:
+        rank = len(tensor.type().sizes() or [None])
+        rows = _forget_sizes(g, g.op('Identity', tensor), tensor, [None] * rank)
+        first = g.op('Constant', value_t=torch.tensor([0]))
+        return g.op('Slice', g.op('Shape', rows), first, g.op('Constant', value_t=torch.tensor([1])))
+
+
+def count_rows(tensor: Tensor) -> Tensor:
+    """(1,) int64: the first size of a tensor as it is at run time, never a constant that the exporter takes it for."""
+    return _CountRows.apply(tensor)
+
+
 class _Cut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, axes: list[int], starts: list[int], ends: list[int]) -> Tensor:

@@ -14,7 +14,7 @@ from ..check.answers import DetectionEvidence, Detections
 from ..check.compare import compare_detections
 from ..check.comparison import Comparison
 from ..check.tolerance import Tolerance
-from ..export.operators import REJECTED
+from ..export.operators import REJECTED, count_rows
 from ..export.tracing import current_export
 from ..registry import TASKS
 from .base import BaseTask, ModelWrapper, Sample
@@ -85,7 +85,7 @@ class DetectionWrapper(ModelWrapper):
 
     @staticmethod
     def _pack(images: list[list[Tensor]]) -> tuple[Tensor, ...]:
-        sizes = [torch._shape_as_tensor(fields[1]) for fields in images]
+        sizes = [count_rows(fields[1]) for fields in images]
         counts = torch.cat(sizes)
         if len(images) == 1:
             dets, labels, *masks = (field[None] for field in images[0])

@@ -119,12 +119,23 @@ def test_case_07_class_agnostic_nms(images: Images, tmp_path: Path) -> None:
 def test_case_08_other_nms_is_refused_before_tracing(
     name: str, option: str, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = tiny(name, {option: dict(type='nms_match', iou_threshold=0.5, _delete_=True)})
+    model = tiny(name)
+    test_cfg = model.task.model.test_cfg
+    (test_cfg.rcnn if 'rcnn' in option else test_cfg).nms = dict(type='nms_match', iou_threshold=0.5)
     samples = model.samples(images)
     monkeypatch.setattr(torch.onnx, 'export', lambda *args, **kwargs: pytest.fail('it was traced'))
     with pytest.raises(UnsupportedError, match="nms type 'nms_match'") as error:
         export(model.task, samples[:1] * 2, tmp_path)
     assert f'--cfg-options {option}.type=nms' in str(error.value)
+
+
+def test_case_08_soft_nms(images: Images, tmp_path: Path) -> None:
+    soft = dict(type='soft_nms', iou_threshold=0.5, min_score=0.05, _delete_=True)
+    model = tiny('RetinaNet', {'model.test_cfg.nms': soft, 'model.test_cfg.max_per_img': 30})
+    samples = model.samples(images)
+    find_busy(model, samples[:3], samples[3])
+    exported, _ = exported_equal(model, samples, tmp_path)
+    assert 'Loop' in {node.op_type for node in exported.graph.model.graph.node}
 
 
 @pytest.mark.parametrize('classes', [1, 3])
