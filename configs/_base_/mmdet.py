@@ -13,6 +13,7 @@ deploy = dict(
         distance2bbox=dict(type='Distance2BBox'),
         scale_boxes=dict(type='ScaleBoxes'),
         detr_pre_transformer=dict(type='DETRPreTransformer'),
+        ddq_pre_decoder=dict(type='DDQPreDecoder'),
         padding_to=dict(type='PaddingTo'),
         select_distinct_queries=dict(type='SelectDistinctQueries'),
         roi_head_predict=dict(type='RoIHeadPredict'),

@@ -29,6 +29,7 @@ deploy = dict(
         modulated_deform_conv=dict(type='ModulatedDeformConv'),
         adaptive_padding=dict(type='AdaptivePadding'),
         shift_window_msa=dict(type='ShiftWindowMSA'),
+        group_norm=dict(type='GroupNorm'),
         linspace=dict(type='Linspace'),
         multi_scale_deformable_attention=dict(type='MultiScaleDeformableAttention'),
         adaptive_avg_pool2d=dict(type='AdaptiveAvgPool2d'),

@@ -45,6 +45,7 @@ _CHANNELS = 'channels and other sizes that no image changes'
 _POOLED = 'RoIs are pooled to fixed sizes'
 _ONE_IMAGE = 'the RoI head runs image by image: all RoIs are of this one, or there are none'
 _NO_MASKS = 'no detections: as many masks come out'
+_BATCH = 'the batch size is fixed'
 _NEUTRAL = 'zeros at the border of a map smaller than the kernel, where the samples of any map are zero'
 _LEVELS = 'the number of levels is fixed'
 
@@ -163,6 +164,14 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('mmcv/cnn/bricks/generalized_attention.py', 'torch.Tensor([wave_length])', 'a number of the config'),
     AllowedLine('mmdet/structures/bbox/transforms.py', 'if bboxes.size(1) == 5', _CHANNELS),
     AllowedLine(f'{_DENSE_HEADS}/yolo_head.py', 'in zip(flatten_bboxes', 'the batch size is fixed'),
+    AllowedLine('mmdet/models/detectors/*.py', 'H, W = HW', 'a size is two numbers, for every image'),
+    AllowedLine('mmdet/models/detectors/ddq_detr.py', 'num_imgs = len(scores)', _BATCH),
+    AllowedLine(
+        'mmdet/models/detectors/ddq_detr.py', 'batched_nms(', 'DDQPreDecoder puts others in place of these ones'
+    ),
+    AllowedLine('mmdet/models/layers/transformer/ddq_detr_layers.py', 'len(query) * ', _BATCH),
+    AllowedLine('mmdet/models/detectors/*.py', 'len(query) == self.num_queries', _BATCH),
+    AllowedLine('mmdet/models/detectors/*.py', 'references=list(references)', 'the number of decoder layers is fixed'),
     AllowedLine('mmcv/ops/deform_conv.py', 'input_pad', _NEUTRAL),
     AllowedLine('mmcv/ops/deform_conv.py', 'self.kernel_size[', _NEUTRAL),
     AllowedLine('mmdet/models/layers/transformer/*.py', 'in enumerate(spatial_shapes)', _LEVELS),

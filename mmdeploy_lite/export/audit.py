@@ -43,17 +43,24 @@ def all_nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
                 yield from all_nodes(subgraph)
 
 
-def lost_inputs(model: onnx.ModelProto, input_names: Iterable[str], counts: Iterable[str] = ('num_dets',)) -> list[str]:
+def lost_inputs(
+    model: onnx.ModelProto,
+    input_names: Iterable[str],
+    counts: Iterable[str] = ('num_dets',),
+    optimized: bool = False,
+) -> list[str]:
     """Outputs that do not depend on ``image``, and inputs that are gone or that no output depends on.
 
     A dependency through the shape alone does not count, but for outputs that are counts: an answer frozen for one
     image still has an image's shape.
 
     Args:
-        model: before optimization.
-        input_names: what the graph must have.
+        model: the graph.
+        input_names: what it must have.
         counts: outputs that are sizes of others.
+        optimized: a count may be a constant, the size of an answer that always has as many (DETR's queries).
     """
+    counts = tuple(counts)
     present = {value.name for value in model.graph.input}
     problems = [
         f"the graph has lost its input '{name}': it was bound as a constant, or everything it goes into was frozen"
@@ -63,9 +70,9 @@ def lost_inputs(model: onnx.ModelProto, input_names: Iterable[str], counts: Iter
     producers = {output: node for node in model.graph.node for output in node.output}
     used: set[str] = set()
     for output in model.graph.output:
-        reached = _reached_inputs(output.name, producers, present, through_shapes=output.name in tuple(counts))
+        reached = _reached_inputs(output.name, producers, present, through_shapes=output.name in counts)
         used |= reached
-        if 'image' in present and 'image' not in reached:
+        if 'image' in present and 'image' not in reached and not (optimized and output.name in counts):
             problems.append(f"the output '{output.name}' does not depend on the image: it was frozen while tracing")
     problems += [
         f"no output depends on the input '{name}'" for name in input_names if name in present and name not in used

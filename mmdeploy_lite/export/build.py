@@ -110,11 +110,14 @@ def build_graph(
     if state.fixed_sizes:
         problems += sizes_from_values(graph.model)
     _keep_img_shape(graph.model, task)
-    problems += lost_inputs(graph.model, _needed(task))
+    # of one class the labels are zeros, as many as there are boxes
+    counts = ('num_dets', 'labels') if task.num_classes == 1 else ('num_dets',)
+    problems += lost_inputs(graph.model, _needed(task), counts)
     _raise(problems, explain_frozen(places))
     model = optimize(graph.model) if clean else graph.model
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
-    _raise(lost_inputs(model, _needed(task)) + foreign_operators(model) + invalid_model(model))
+    problems = lost_inputs(model, _needed(task), counts, optimized=True)
+    _raise(problems + foreign_operators(model) + invalid_model(model))
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
     targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
     return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)

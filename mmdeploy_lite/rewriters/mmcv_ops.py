@@ -207,4 +207,5 @@ class RoIAlign(FunctionRewriter):
         if pool_mode != 'avg':
             raise UnsupportedError(f"RoIAlign with pool_mode='{pool_mode}' cannot be exported exactly; only 'avg' can")
         size = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
-        return roi_align(features, rois, size, spatial_scale, sampling_ratio, aligned)
+        # mmcv adapts to the RoI's size for any number below 1, ONNX for 0
+        return roi_align(features, rois, size, spatial_scale, max(sampling_ratio, 0), aligned)

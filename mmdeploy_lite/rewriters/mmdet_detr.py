@@ -12,7 +12,7 @@ from ..errors import UnsupportedError
 from ..export.operators import reject
 from ..export.shapes import python_shape
 from ..registry import REWRITERS
-from ..rewriting import FunctionRewriter
+from ..rewriting import FunctionRewriter, RewriteContext
 
 
 @REWRITERS.register_module()
@@ -107,3 +107,27 @@ class SelectDistinctQueries(FunctionRewriter):
         mask = torch.cat(masks)
         cache['distinct_query_mask'].append(~mask)
         return mask
+
+
+class _OneClass(FunctionRewriter):
+    """NMS of boxes of one class, whatever their number."""
+
+    target = 'mmcv.ops.nms.batched_nms'
+
+    def __call__(
+        self, origin: Callable, boxes: Tensor, scores: Tensor, idxs: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        return origin(boxes, scores, torch.ones_like(scores), *args, **kwargs)
+
+
+@REWRITERS.register_module()
+class DDQPreDecoder(FunctionRewriter):
+    """The original, whose NMS gets its one class as ones of the scores' size; ``torch.ones(len(scores))`` has that of
+    one image.
+    """
+
+    target = 'mmdet.models.detectors.ddq_detr.DDQDETR.pre_decoder'
+
+    def __call__(self, origin: Callable, detector: Any, *args: Any, **kwargs: Any) -> Any:
+        with RewriteContext({'one_class': _OneClass()}):
+            return origin(detector, *args, **kwargs)

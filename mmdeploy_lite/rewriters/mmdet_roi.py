@@ -83,7 +83,8 @@ class BBoxHeadPredict(FunctionRewriter):
 class SplitOfOne(FunctionRewriter):
     """A tensor split into one part is that part: no size of the traced image in the graph.
 
-    A parameter has the same sizes for every image, and is split by numbers.
+    A parameter has the same sizes for every image, and so have the channels of a sequence (n, length, channels), its
+    last axis: they are split by numbers.
     """
 
     target = 'torch.Tensor.split'
@@ -92,7 +93,8 @@ class SplitOfOne(FunctionRewriter):
         if isinstance(split_size, (tuple, list)) and len(split_size) == 1:
             if python_int(split_size[0]) == python_shape(tensor)[dim]:
                 return (tensor,)
-        if isinstance(tensor, nn.Parameter) and isinstance(split_size, Tensor):
+        channels = tensor.dim() == 3 and dim in (2, -1)
+        if isinstance(split_size, Tensor) and (channels or isinstance(tensor, nn.Parameter)):
             split_size = python_int(split_size)
         return origin(tensor, split_size, dim)
 

@@ -155,6 +155,38 @@ class Linspace(FunctionRewriter):
 
 
 @REWRITERS.register_module()
+class GroupNorm(FunctionRewriter):
+    """As the exporter makes it, with every size said: its own ``Reshape`` to (0, groups, -1) is no shape of no RoIs."""
+
+    target = 'torch.nn.functional.group_norm'
+
+    def __call__(
+        self,
+        origin: Callable,
+        input: Tensor,
+        num_groups: int,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not torch.jit.is_tracing():
+            return origin(input, num_groups, weight, bias, eps)
+        channels = python_shape(input)[1]
+        size: Any = channels // num_groups
+        for extent in input.shape[2:]:
+            size = size * extent
+        # as it stands ONNX Runtime makes (0, groups, -1) of it again; of two sizes that it cannot follow it does not
+        count = torch._shape_as_tensor(input)[0]
+        count = torch.minimum(count, torch.full_like(count, 2**31 - 1))
+        ones = torch.ones(num_groups, dtype=input.dtype, device=input.device)
+        grouped = input.reshape(count, num_groups, size)
+        normed = F.instance_norm(grouped, weight=ones, bias=torch.zeros_like(ones), eps=eps).reshape(input.shape)
+        shape = (channels, *[1] * (input.dim() - 2))
+        normed = normed if weight is None else normed * weight.reshape(shape)
+        return normed if bias is None else normed + bias.reshape(shape)
+
+
+@REWRITERS.register_module()
 class AdaptiveAvgPool2d(FunctionRewriter):
     """Exact for every size: the product with two averaging matrices, one per axis.
 

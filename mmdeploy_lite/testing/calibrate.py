@@ -56,6 +56,9 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             module.bias.data.normal_(std=0.3, generator=generator)
             module.running_mean.normal_(std=0.3, generator=generator)
             module.running_var.uniform_(0.5, 1.5, generator=generator)
+        for name, parameter in module.named_parameters(recurse=False):
+            if name == 'level_embed' or type(module).__name__ == 'TridentConv':  # which nothing but a checkpoint sets
+                nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)
     for parameter in _silent(model):
         parameter.data.normal_(std=0.3, generator=generator)
     embeds = _mask_embeds(model)

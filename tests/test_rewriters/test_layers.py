@@ -83,3 +83,16 @@ def test_masked_convolution_is_the_convolution_where_the_mask_is():
     x, mask = torch.randn(1, 3, 5, 6), torch.rand(1, 5, 6) > 0.5
     expected = F.conv2d(x, conv.weight, conv.bias, padding=1) * mask
     torch.testing.assert_close(conv(x, mask), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('affine', [True, False])
+def test_group_norm_of_any_number_of_maps(traced, affine):
+    norm = torch.nn.GroupNorm(2, 6, affine=affine).requires_grad_(False)
+    if affine:
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    graph = traced(norm, [torch.randn(3, 6, 4, 5)], ['GroupNorm'], [[0, 2, 3]])
+    assert graph.unknown == []
+    for size in ((3, 6, 4, 5), (1, 6, 7, 2)):
+        graph.check(torch.randn(size) * 3 + 1, atol=1e-5)
+    assert graph.run(torch.zeros(0, 6, 4, 5))[0].shape == (0, 6, 4, 5)

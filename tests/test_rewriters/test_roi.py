@@ -54,7 +54,7 @@ def align(sampling_ratio, aligned, output_size=7, spatial_scale=0.25):
 
 class TestRoIAlign:
     @pytest.mark.parametrize('aligned', [True, False])
-    @pytest.mark.parametrize('sampling_ratio', [0, 1, 2])
+    @pytest.mark.parametrize('sampling_ratio', [-1, 0, 2])
     def test_every_mode(self, traced, sampling_ratio, aligned):
         graph = traced(align(sampling_ratio, aligned), [feature_map(0), rois(0, 5)], ['RoIAlign'], [[], [0]])
         assert graph.ops().count('RoiAlign') == 1
