@@ -29,6 +29,7 @@ deploy = dict(
         modulated_deform_conv=dict(type='ModulatedDeformConv'),
         adaptive_padding=dict(type='AdaptivePadding'),
         shift_window_msa=dict(type='ShiftWindowMSA'),
+        conv2d_adaptive_padding=dict(type='Conv2dAdaptivePadding'),
         group_norm=dict(type='GroupNorm'),
         linspace=dict(type='Linspace'),
         multi_scale_deformable_attention=dict(type='MultiScaleDeformableAttention'),

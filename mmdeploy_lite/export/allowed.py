@@ -196,7 +196,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
     ),
     AllowedLine(f'{_DENSE_HEADS}/c*er*_head.py', 'if labels.numel() > 0', 'CornerNMS hands it a row more'),
     AllowedLine(
-        f'{_ROI_HEADS}/bbox_heads/*bbox_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'
+        f'{_ROI_HEADS}/bbox_heads/*_head.py', 'if rescale and bboxes.size(0) > 0', 'scaling no boxes does nothing'
     ),
 )
 

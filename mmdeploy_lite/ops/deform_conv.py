@@ -160,7 +160,11 @@ def modulated_deform_conv_forward(
         bias (Tensor): (O,), only read if ``with_bias``.
         mask (Tensor): (B, deformable_group * kernel_h * kernel_w, Ho, Wo), the factors.
         with_bias (bool): Whether ``bias`` is added.
+
+    Offsets and factors may be of a larger map than the output. Then they are not cut out of it: as mmcv's kernel does,
+    the first of an image's numbers are read as if they were of the output's size. DyHead is trained that way.
     """
+    offset, mask = (_first_of(values, output) for values in (offset, mask))
     geometry = _Geometry(
         (kernel_h, kernel_w),
         (stride_h, stride_w),
@@ -210,6 +214,16 @@ def modulated_deform_conv_backward(
     tensors = (input, offset, mask, weight, bias if with_bias else None)
     grads = (grad_input, grad_offset, grad_mask, grad_weight, grad_bias if with_bias else None)
     _backward(grad_output, tensors, grads, geometry)
+
+
+def _first_of(values: Tensor, output: Tensor) -> Tensor:
+    """(B, C, Ho, Wo): the first numbers of each image of (B, C, H, W)."""
+    if values.shape[2:] == output.shape[2:]:
+        return values
+    count = values.size(1) * output.shape[2:].numel()
+    if count > values[0].numel():
+        raise RuntimeError(f'there are offsets or masks for {tuple(values.shape)}, too few for {tuple(output.shape)}')
+    return values.flatten(1)[:, :count].view(*values.shape[:2], *output.shape[2:])
 
 
 def _forward(

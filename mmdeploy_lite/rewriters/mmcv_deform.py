@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -99,7 +100,13 @@ def deform_conv(
     batch, channels = python_shape(input)[:2]
     out_channels, _, kh, kw = python_shape(weight)
     taps = kh * kw
-    height, width = offset.shape[-2:]
+    geometry = (weight, _pair(stride), _pair(padding), _pair(dilation))
+    if python_shape(offset)[-2:] == _output_size(python_shape(input)[-2:], *geometry):
+        height, width = offset.shape[-2:]
+    else:  # of another map: as mmcv's kernel does, the first numbers of each image are read as if they were of this one
+        height, width = _output_size(input.shape[-2:], *geometry)
+        offset = offset.flatten(1)[:, : deform_groups * taps * 2 * height * width]
+        mask = None if mask is None else mask.flatten(1)[:, : deform_groups * taps * height * width]
     steps = [_positions(*args) for args in zip((height, width), *map(_pair, (stride, padding)), strict=True)]
     (dy, dx), (oy, ox) = _pair(dilation), steps
     # (groups of images, taps, h, w): where each tap samples, in pixels
@@ -125,6 +132,16 @@ def deform_conv(
     output = weight.reshape(groups, out_channels // groups, -1) @ columns_in
     output = output.reshape(batch, out_channels, height, width)
     return output if bias is None else output + bias[:, None, None]
+
+
+def _output_size(size: tuple[Any, Any], weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> tuple[Any, Any]:
+    """(h, w) of the output for (H, W) of the input, Python or traced numbers."""
+    kernel = python_shape(weight)[-2:]
+    height, width = (
+        (size[axis] + (2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1)) // stride[axis] + 1
+        for axis in (0, 1)
+    )
+    return height, width
 
 
 def _pair(value: Pair) -> tuple[int, int]:

@@ -50,6 +50,26 @@ class MultiScaleDeformableAttention(FunctionRewriter):
 
 
 @REWRITERS.register_module()
+class Conv2dAdaptivePadding(FunctionRewriter):
+    """Pads by traced amounts, those of ``SAME`` in TensorFlow; the original makes Python numbers of sizes."""
+
+    target = 'mmcv.cnn.bricks.conv2d_adaptive_padding.Conv2dAdaptivePadding.forward'
+
+    def __call__(self, origin: Callable, conv: Any, x: Tensor) -> Tensor:
+        size = static_size(x) or x.shape[-2:]
+        pads: list[Any] = []
+        for axis in (1, 0):  # as F.pad has them
+            stride, extent = conv.stride[axis], (conv.kernel_size[axis] - 1) * conv.dilation[axis]
+            pad = extent
+            if stride > 1:
+                cells = (size[axis] + (stride - 1)) // stride
+                pad = (cells - 1) * stride + extent + 1 - size[axis]
+                pad = pad.clamp(min=0) if isinstance(pad, Tensor) else max(pad, 0)
+            pads += [pad // 2, pad - pad // 2]
+        return F.conv2d(F.pad(x, pads), conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups)
+
+
+@REWRITERS.register_module()
 class CornerPool(FunctionRewriter):
     """The running maximum, by maxima with itself moved by 1, 2, 4, ... positions; ONNX has no ``cummax``.
 

@@ -56,6 +56,8 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             module.bias.data.normal_(std=0.3, generator=generator)
             module.running_mean.normal_(std=0.3, generator=generator)
             module.running_var.uniform_(0.5, 1.5, generator=generator)
+        if type(module).__name__ == 'EmbeddingRPNHead':  # boxes around the whole image, not of negative size
+            module.init_weights()
         for name, parameter in module.named_parameters(recurse=False):
             if name == 'level_embed' or type(module).__name__ == 'TridentConv':  # which nothing but a checkpoint sets
                 nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)
@@ -225,6 +227,7 @@ def _score_layers(model: nn.Module) -> list[_ScoreLayer]:
         owners = (modules['.'.join(parts[:depth])] for depth in range(len(parts) - 1, -1, -1))
         head = next((owner for owner in owners if hasattr(owner, 'loss_cls')), None)
         softmax = head is not None and not getattr(head.loss_cls, 'use_sigmoid', False)
+        softmax = softmax and len(layer.bias) % (head.num_classes + 1) == 0  # not every sigmoid loss says so
         outputs = len(layer.bias) if head is None else head.num_classes + softmax
         found.append(_ScoreLayer(layer, outputs, softmax))
     return found

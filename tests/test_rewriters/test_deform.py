@@ -86,3 +86,26 @@ def test_one_file_for_all_sizes(modulated):
         want = call(modulated, (*inputs, *args[count:])).numpy()
         got = session.run(None, {name: value.numpy() for name, value in zip(names, inputs, strict=True)})[0]
         np.testing.assert_allclose(got, want, atol=1e-4, rtol=1e-4)
+
+
+def test_offsets_of_a_larger_map(traced):
+    """As DyHead has them: mmcv's kernel reads the first of them as if they were of the output's size."""
+
+    def function(x, offset, mask, weight):
+        from mmcv.ops.modulated_deform_conv import modulated_deform_conv2d
+
+        return modulated_deform_conv2d(x, offset, mask, weight, None, 1, 1, 1, 1, 1)
+
+    def args(height, width):
+        generator = torch.Generator().manual_seed(height)
+        offset = torch.randn(2, 18, 2 * height, 2 * width, generator=generator)
+        mask = torch.rand(2, 9, 2 * height, 2 * width, generator=generator)
+        return torch.randn(2, 4, height, width, generator=generator), offset, mask, torch.randn(3, 4, 3, 3)
+
+    x, offset, mask, weight = args(3, 4)
+    first = offset.flatten(1)[:, : 18 * 12].view(2, 18, 3, 4), mask.flatten(1)[:, : 9 * 12].view(2, 9, 3, 4)
+    torch.testing.assert_close(function(x, offset, mask, weight), function(x, *first, weight))
+    graph = traced(function, args(3, 4), ['ModulatedDeformConv'], [[2, 3], [2, 3], [2, 3]])
+    assert graph.unknown == []
+    for size in ((3, 4), (5, 2)):
+        graph.check(*args(*size), atol=1e-4)

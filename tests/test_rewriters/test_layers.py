@@ -96,3 +96,16 @@ def test_group_norm_of_any_number_of_maps(traced, affine):
     for size in ((3, 6, 4, 5), (1, 6, 7, 2)):
         graph.check(torch.randn(size) * 3 + 1, atol=1e-5)
     assert graph.run(torch.zeros(0, 6, 4, 5))[0].shape == (0, 6, 4, 5)
+
+
+@pytest.mark.parametrize(('kernel', 'stride', 'dilation'), [(3, 2, 1), (5, (2, 1), 1), (3, 1, 2), (1, 2, 1), (2, 3, 1)])
+@pytest.mark.parametrize('dynamic', [False, True])
+def test_adaptive_padding(traced, kernel, stride, dilation, dynamic):
+    from mmcv.cnn.bricks.conv2d_adaptive_padding import Conv2dAdaptivePadding
+
+    conv = Conv2dAdaptivePadding(2, 3, kernel, stride, dilation=dilation).requires_grad_(False)
+    axes = [[2, 3]] if dynamic else []
+    graph = traced(conv, [torch.randn(1, 2, 6, 9)], ['Conv2dAdaptivePadding'], axes, dynamic=dynamic)
+    assert graph.unknown == []
+    for size in ((6, 9), (7, 8), (5, 5), (12, 1)) if dynamic else ((6, 9),):
+        graph.check(torch.randn(1, 2, *size), atol=1e-5)
