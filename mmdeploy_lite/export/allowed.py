@@ -164,6 +164,8 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('mmcv/cnn/bricks/generalized_attention.py', 'torch.Tensor([wave_length])', 'a number of the config'),
     AllowedLine('mmdet/structures/bbox/transforms.py', 'if bboxes.size(1) == 5', _CHANNELS),
     AllowedLine(f'{_DENSE_HEADS}/yolo_head.py', 'in zip(flatten_bboxes', 'the batch size is fixed'),
+    AllowedLine('mmdet/models/*.py', 'in range(num_imgs)', _BATCH),
+    AllowedLine(f'{_DENSE_HEADS}/*.py', 'in range(hidden_states.shape[0])', 'the number of decoder layers is fixed'),
     AllowedLine('mmdet/models/detectors/*.py', 'H, W = HW', 'a size is two numbers, for every image'),
     AllowedLine('mmdet/models/detectors/ddq_detr.py', 'num_imgs = len(scores)', _BATCH),
     AllowedLine(
