@@ -50,6 +50,11 @@ _NEUTRAL = 'zeros at the border of a map smaller than the kernel, where the samp
 _LEVELS = 'the number of levels is fixed'
 
 ALLOWED: tuple[AllowedLine, ...] = (
+    *(
+        AllowedLine('', f'in range({count})', 'the batch size is fixed')
+        for count in ('num_imgs', 'num_images', 'batch_size', 'bs')
+    ),
+    AllowedLine(f'{_DENSE_HEADS}/*.py', 'in range(hidden_states.shape[0])', 'the number of decoder layers is fixed'),
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
     AllowedLine('torch/nn/functional.py', '1.0 / float(E)', 'of attention: the number of channels'),
     AllowedLine(f'{_DENSE_HEADS}/*detr_head.py', 'len(cls_score)', 'the number of queries is fixed'),
@@ -79,8 +84,6 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine(
         'maskformer_fusion_head.py', 'for mask_cls_result, mask_pred_result, meta in zip(', 'the batch size is fixed'
     ),
-    AllowedLine(f'{_DENSE_HEADS}/maskformer_head.py', 'range(batch_size)', 'the batch size is fixed'),
-    AllowedLine('mmdet/models/layers/pixel_decoder.py', 'range(bs)', 'the batch size is fixed'),
     AllowedLine('mmdet/models/utils/misc.py', 'map(pfunc, *args)', 'as many images, or levels, every time'),
     AllowedLine(f'{_DENSE_HEADS}/condinst_head.py', 'if num_inst == 0', _NO_MASKS),
     AllowedLine(f'{_DENSE_HEADS}/condinst_head.py', 'if bboxes.shape[0] == 0', _NO_MASKS),
@@ -113,8 +116,6 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('mmcv/ops/point_sample.py', 'affine_trans = torch.tensor(', 'a constant'),
     AllowedLine('mmcv/ops/point_sample.py', 'if inds.any()', _ONE_IMAGE),
     AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'if inds.any()', _ONE_IMAGE),
-    AllowedLine('mmcv/ops/point_sample.py', 'range(num_imgs)', 'the batch size is fixed'),
-    AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'range(num_imgs)', 'the batch size is fixed'),
     AllowedLine('mmcv/ops/point_sample.py', 'if rois.size(1) == 5', _CHANNELS),
     AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'self.test_cfg.subdivision_num_points >=', _POOLED),
     AllowedLine('mmdet/models/utils/point_sample.py', 'if mask_preds.shape[1] == 1', _CHANNELS),
@@ -164,8 +165,6 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('mmcv/cnn/bricks/generalized_attention.py', 'torch.Tensor([wave_length])', 'a number of the config'),
     AllowedLine('mmdet/structures/bbox/transforms.py', 'if bboxes.size(1) == 5', _CHANNELS),
     AllowedLine(f'{_DENSE_HEADS}/yolo_head.py', 'in zip(flatten_bboxes', 'the batch size is fixed'),
-    AllowedLine('mmdet/models/*.py', 'in range(num_imgs)', _BATCH),
-    AllowedLine(f'{_DENSE_HEADS}/*.py', 'in range(hidden_states.shape[0])', 'the number of decoder layers is fixed'),
     AllowedLine('mmdet/models/detectors/*.py', 'H, W = HW', 'a size is two numbers, for every image'),
     AllowedLine('mmdet/models/detectors/ddq_detr.py', 'num_imgs = len(scores)', _BATCH),
     AllowedLine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from ..export.shapes import python_int, python_shape
 from ..export.tracing import is_tracing
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
+
+_RANGE = re.compile(r'(?<![\w.])range\(')  # and no arange
 
 
 @REWRITERS.register_module()
@@ -47,7 +50,7 @@ class FrozenRange(FunctionRewriter):
 
     def __call__(self, origin: Callable, tensor: Tensor) -> int:
         caller = sys._getframe(2)
-        if is_tracing() and 'range(' in linecache.getline(caller.f_code.co_filename, caller.f_lineno):
+        if is_tracing() and _RANGE.search(linecache.getline(caller.f_code.co_filename, caller.f_lineno)):
             warnings.warn('range() of a traced number is frozen', torch.jit.TracerWarning, stacklevel=3)
         return origin(tensor)
 

@@ -75,6 +75,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
     from ..prepare import merge_settings
     from ..progress import Stages
     from .models import UnfitModelError, find_busy, zoo_model
+    from .panoptic import find_segments
 
     width, height = scale
     try:
@@ -102,6 +103,13 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
             find_busy(model, samples[:3], samples[3])
         except UnfitModelError as error:
             notes.append(str(error))
+    tested = True
+    if model.task.name == 'panoptic':
+        try:
+            notes.append(find_segments(model, samples[:3]))
+        except UnfitModelError as error:
+            notes.append(str(error))
+            tested = False
     settings: DeployConfig = merge_settings(type(model.task), None, model.loaded.cfg, {})
     stages = Stages()
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +123,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
     verdicts = {check.verdict for check in checks}
     status = 'not equal' if 'unequal' in verdicts else 'undecidable' if 'undecidable' in verdicts else 'equal'
     scores = [ref.scores for ref, _ in attempt.verification.answers if hasattr(ref, 'scores')]
-    if scores and distinct_scores(np.concatenate(scores)) < MIN_DISTINCT:
+    if not tested or scores and distinct_scores(np.concatenate(scores)) < MIN_DISTINCT:
         status = 'not tested'
     maps = [ref.seg_map for ref, _ in attempt.verification.answers if hasattr(ref, 'seg_map')]
     classes = len(np.unique(np.concatenate([seg_map.ravel() for seg_map in maps]))) if maps else None
@@ -140,7 +148,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         dynamic=attempt.reason is None,
         static_reason=attempt.reason,
         rewriters=sorted(attempt.graph.fired),
-        note='; '.join([*notes, *model.task.notes, *reasons[:2]]),
+        note='; '.join(filter(None, [*notes, *model.task.notes, *reasons[:2]])),
     )
 
 
@@ -215,7 +223,11 @@ def _row(entry: dict[str, Any]) -> str:
     note = str(entry.get('note', '')).replace('\n', ' ').replace('|', '/')[:300]
     if 'nodes' not in entry:
         return f'| {name} | {entry["status"]} | | | | | | | {note} |'
-    box = f'{entry["worst_box_diff"]:.1g} px' if entry['task'] != 'segmentation' else f'{entry["clear_pixels"]} pixels'
+    box = (
+        f'{entry["worst_box_diff"]:.1g} px'
+        if entry['task'] not in ('segmentation', 'panoptic')
+        else f'{entry["clear_pixels"]} pixels'
+    )
     sizes = 'dynamic' if entry['dynamic'] else 'fixed'
     return (
         f'| {name} | {entry["status"]} | {entry["worst_score_diff"]:.1g} | {box} | {entry["excused"]}'

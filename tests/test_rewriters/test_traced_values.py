@@ -77,7 +77,7 @@ def test_range_of_a_traced_number_is_told(traced):
         return x[range(x.size(0)), [0] * 3]
 
     def sizes(x):
-        return torch.linspace(0, 1, x.shape[0])
+        return torch.linspace(0, 1, x.shape[0]) + torch.arange(x.size(0))
 
     assert traced(picks, [torch.rand(3, 4)], [], [[0]]).unknown == []  # what the tracer says of it
     graph = traced(picks, [torch.rand(3, 4)], ['FrozenRange'], [[0]])
