@@ -106,8 +106,8 @@ def _validate_input(settings: Mapping[str, Any]) -> None:
         names = ', '.join(unknown), ', '.join(sorted(known))
         raise ConfigError('deploy.input has the unknown key {}; known are {}'.format(*names))
     batch = settings.get('batch_size', 1)
-    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
-        raise ConfigError(f'deploy.input.batch_size is {batch!r}; it must be an integer of 1 or more')
+    if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool) or batch < 1):
+        raise ConfigError(f'deploy.input.batch_size is {batch!r}; it must be an integer of 1 or more, or None for any')
     carries = settings.get('runtime_pipeline', True)
     if not isinstance(carries, bool):
         raise ConfigError(f'deploy.input.runtime_pipeline is {carries!r}; it must be True or False')

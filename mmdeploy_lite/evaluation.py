@@ -131,7 +131,7 @@ def for_file(task: BaseTask, session: Any) -> BaseTask:
         task.model,
         task.pipeline,
         dtype=metadata['dtype'],
-        batch_size=batch if isinstance(batch, int) else 1,
+        batch_size=batch if isinstance(batch, int) else None,
         tolerance=task.tolerance,
         preprocess='none' if metadata.get('input') == 'preprocessed' else 'graph',
     )

@@ -6,6 +6,7 @@ deploy = dict(
     # dtype: 'float32' or 'uint8'.
     # shape: (h, w) of `image`, fixed in the graph; None keeps height and width dynamic where the model allows.
     # runtime_pipeline: the file says how the runtime prepares an image; False: it does not, and you do it yourself
+    # batch_size: images per run, fixed in the graph; None for any number.
     # preprocess: 'graph': `image` is what the test pipeline leaves; 'none': what the data preprocessor leaves
     input=dict(dtype='float32', shape=None, batch_size=1, preprocess='graph', runtime_pipeline=True),
     # None: detections, with masks where the model has them, or seg_map. Else 'raw' (a one-stage detector's head),

@@ -84,7 +84,7 @@ def verify(
 
 def _batch(task: Any, samples: Sequence[Any], index: int) -> tuple[int, list[Any]]:
     """A batch of images that fit together and holds image ``index``, and its place there."""
-    size, sample = task.batch_size, samples[index]
+    size, sample = 1 + index % 3 if task.dynamic_batch else task.batch_size, samples[index]
     if size == 1:
         return 0, [sample]
     fitting = [other for other in samples if other is not sample and task.fit_together(sample, other)]

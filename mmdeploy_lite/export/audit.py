@@ -95,12 +95,12 @@ def _reached_inputs(
         if node is None or (node.op_type in ('Shape', 'Size') and not through_shapes):
             continue
         stack.extend(node.input)
-        for subgraph_node in _subgraphall_nodes(node):
+        for subgraph_node in _subgraph_nodes(node):
             stack.extend(subgraph_node.input)
     return reached
 
 
-def _subgraphall_nodes(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
+def _subgraph_nodes(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
     for attribute in node.attribute:
         for subgraph in [attribute.g, *attribute.graphs]:
             yield from all_nodes(subgraph)

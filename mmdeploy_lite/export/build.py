@@ -14,6 +14,7 @@ from ..errors import AuditError, NothingDetectedError
 from ..rewriting import FunctionRewriter, RewriteContext
 from .allowed import AllowedLine, describe_place, unknown_places
 from .audit import foreign_operators, invalid_model, lost_inputs, sizes_from_values
+from .batch import over_images
 from .explain import explain_frozen
 from .optimize import finish, optimize
 from .scopes import ScopeRecorder, live_modules, lost_modules
@@ -118,6 +119,9 @@ def build_graph(
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
     problems = lost_inputs(model, _needed(task), counts, optimized=True)
     _raise(problems + foreign_operators(model) + invalid_model(model))
+    if task.dynamic_batch:
+        model = over_images(model)
+        _raise(foreign_operators(model) + invalid_model(model))
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
     targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
     return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)

@@ -48,7 +48,7 @@ def describe(
         'threshold': task.threshold,
         'preprocess': plain(task.preprocess_spec.to_dict()),
         'inputs': task.input_names,
-        'outputs': {name: list(dims) for name, dims in task.output_shapes().items()},
+        'outputs': {name: list(dims) for name, dims in task.file_shapes().items()},
         'rescale': task.rescale,
         'dtype': task.dtype,
         'shapes': shapes,

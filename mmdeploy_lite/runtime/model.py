@@ -14,6 +14,8 @@ from .preprocess import Preprocess
 from .results import Detections, SegMap
 from .session import FileSession
 
+_AT_ONCE = 8  # images of a list, for files of any batch size: more would only take more memory
+
 Image = str | Path | np.ndarray
 Result = Detections | SegMap
 
@@ -68,7 +70,8 @@ class Model:
                 ' image. Prepare its inputs yourself and run it with mmdeploy_lite.runtime.FileSession'
             )
         batch, channels, *self._size = self.session.input_shapes['image']
-        self._batch = batch if isinstance(batch, int) else 1
+        self._fixed = isinstance(batch, int)
+        self._batch = batch if self._fixed else _AT_ONCE
         self.pipeline = Pipeline(steps, codebase, channels if isinstance(channels, int) else 3)
 
     def __call__(self, images: Image | Sequence[Image]) -> Any:
@@ -90,7 +93,7 @@ class Model:
         batch: list[Prepared] = []
         for image in images:
             prepared = self.prepare(image)
-            if batch and (len(batch) == self._batch or not _alike(batch[0], prepared)):
+            if batch and (len(batch) == self._batch or not self._alike(batch[0], prepared)):
                 results += self.run(batch)
                 batch = []
             batch.append(prepared)
@@ -128,6 +131,11 @@ class Model:
             return False
         return all(not isinstance(size, int) or size == got for size, got in zip(self._size, shape, strict=True))
 
+    def _alike(self, one: Prepared, other: Prepared) -> bool:
+        """Whether two images can be in one batch: masks and maps of one run have one size."""
+        same = one.shape == other.shape
+        return same and ('ori_shape' not in self.session.input_names or one.ori_shape == other.ori_shape)
+
     def _too_small(self, shape: tuple[int, int]) -> bool:
         return any(got < least for got, least in zip(shape, self.session.least_size, strict=True))
 
@@ -135,12 +143,12 @@ class Model:
         """Answer images that the pipeline has prepared: of one size, and of one original size.
 
         Args:
-            batch: not more than the file's batch size. The rest of a fixed batch is filled up and dropped.
+            batch: not more than a fixed batch size of the file, whose rest is filled up and dropped.
 
         Raises:
             BackendError: ONNX Runtime failed.
         """
-        filled = [*batch, *[batch[0]] * (self._batch - len(batch))]
+        filled = [*batch, *[batch[0]] * (self._batch - len(batch))] if self._fixed else batch
         feeds = {
             'image': np.stack([self._tensor(item) for item in filled]).astype(self._dtype, copy=False),
             'img_shape': np.array([item.shape for item in filled], dtype=np.int64),
@@ -187,8 +195,3 @@ class Model:
         (scores,) = (outputs[name][index] for name in ('seg_logits', 'seg_probs') if name in outputs)
         labels = scores.argmax(axis=0) if len(scores) > 1 else scores[0] > self._threshold
         return SegMap(labels.astype(np.int64), shape, self.classes, scores)
-
-
-def _alike(one: Prepared, other: Prepared) -> bool:
-    """Whether two images can be in one batch: masks and maps of one run have one size."""
-    return one.shape == other.shape and one.ori_shape == other.ori_shape

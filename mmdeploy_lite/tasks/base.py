@@ -103,7 +103,7 @@ class BaseTask(abc.ABC):
         rescale: answers in original pixels; False drops ``scale_factor`` and ``ori_shape`` and answers in ``image``
             pixels.
         dtype: of the ``image`` input, 'float32' or 'uint8'.
-        batch_size: images per run, fixed in the graph.
+        batch_size: images per run, fixed in the graph; None for any number.
         preprocess: 'graph': the data preprocessor's work is in the graph. 'none': ``image`` is what it leaves, and
             where it pads, the input ``img_shape`` says how much of it is image.
         tolerance: within which PyTorch counts as undecided; None for the defaults.
@@ -126,7 +126,7 @@ class BaseTask(abc.ABC):
         pipeline: TestPipeline,
         rescale: bool = True,
         dtype: str = 'float32',
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         tolerance: Tolerance | None = None,
         preprocess: str = 'graph',
     ) -> None:
@@ -142,7 +142,8 @@ class BaseTask(abc.ABC):
         self.pipeline = pipeline
         self.rescale = rescale
         self.dtype = dtype
-        self.batch_size = batch_size
+        self.dynamic_batch = batch_size is None
+        self.batch_size = batch_size or 1  # that is traced
         self.tolerance = tolerance or Tolerance()
         self.preprocess = preprocess
         self.preprocess_spec = PreprocessSpec.of(model.data_preprocessor)
@@ -168,6 +169,11 @@ class BaseTask(abc.ABC):
     @abc.abstractmethod
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:
         """Per output, in order, its sizes: numbers where fixed, names where they change from run to run."""
+
+    def file_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """:meth:`output_shapes` of the finished file."""
+        shapes = self.output_shapes()
+        return {name: ('batch', *dims[1:]) for name, dims in shapes.items()} if self.dynamic_batch else shapes
 
     def nms_configs(self) -> list[str]:
         """Where the test config asks for NMS."""

@@ -189,28 +189,22 @@ class Reached(Exception):
 
 
 RESIZE = dict(type='Resize', scale=(128, 128), keep_ratio=True)
-CROP = dict(
-    type='RandomCenterCropPad',
-    ratios=None,
-    border=None,
-    mean=[0, 0, 0],
-    std=[1, 1, 1],
-    to_rgb=True,
-    test_mode=True,
-    test_pad_mode=['logical_or', 31],
-)
+NORMALIZE = dict(type='Normalize', mean=[0, 0, 0], std=[1, 1, 1], to_rgb=True)
 
 
 @pytest.mark.parametrize(
     ('steps', 'words'),
-    [([RESIZE, CROP], 'RandomCenterCropPad'), ([dict(RESIZE, backend='pillow')], "Resize has backend='pillow'")],
+    [
+        ([RESIZE, NORMALIZE], 'Normalize is not one of'),
+        ([dict(RESIZE, backend='pillow')], "Resize has backend='pillow'"),
+    ],
 )
 def test_what_the_runtime_cannot_do_is_refused_before_the_export(detector, monkeypatch, steps, words, tmp_path):
     def reached(*_):
         raise Reached
 
     monkeypatch.setattr(Exporting, 'run', reached)
-    load = dict(type='LoadImageFromFile', to_float32=CROP in steps)
+    load = dict(type='LoadImageFromFile')
     pack = dict(type='PackDetInputs', meta_keys=('ori_shape', 'img_shape', 'scale_factor'))
     folder = detector.images[0].parent
     base, pipeline = str(folder / 'config.py'), [load, *steps, pack]
@@ -241,3 +235,24 @@ def test_a_step_of_another_package_under_a_librarys_name(detector):
     check_pipeline(detector.result.task)
     with pytest.raises(UnsupportedError, match="Pad is .*test_deployed.Pad, not the library's own"):
         check_pipeline(SimpleNamespace(pipeline=steps, codebase='mmdet'))
+
+
+def test_a_list_is_one_run_where_any_batch_is_taken(detector, tmp_path, monkeypatch):
+    """The images of a list that come out in one size go through the file together."""
+    demo = Path(__file__).resolve().parents[2] / 'demo'
+    config, checkpoint = demo / 'configs' / 'detector.py', demo / 'detector.pth'
+    images = [demo / 'images' / f'{name}.jpg' for name in ('landscape', 'empty')]
+    options = {'deploy.input.batch_size': None}
+    result = apis.deploy(config, checkpoint, images, work_dir=tmp_path, cfg_options=options)
+    assert result.equal
+    model = Model(result.path, threads=1)
+    assert model.session.input_shapes['image'] == ['batch', 3, 'height', 'width']
+    assert metadata_of(result.path)['outputs']['dets'] == ['batch', 'num_dets', 5]
+    alone = [model(image) for image in images]
+    runs, run = [], model.session.run
+    monkeypatch.setattr(model.session, 'run', lambda feeds: runs.append(len(feeds['image'])) or run(feeds))
+    answers = model([images[0], images[0], images[1], *[images[1]] * 9])
+    assert runs == [8, 4]  # the demo's pipeline pads every image to one size
+    for answer, wanted in zip(answers, [alone[0], alone[0], *[alone[1]] * 10], strict=True):
+        np.testing.assert_array_equal(answer.bboxes, wanted.bboxes)
+        np.testing.assert_array_equal(answer.scores, wanted.scores)
