@@ -42,6 +42,7 @@ class AllowedLine:
 
 _DENSE_HEADS, _ROI_HEADS = 'mmdet/models/dense_heads', 'mmdet/models/roi_heads'
 _CHANNELS = 'channels and other sizes that no image changes'
+_PROPOSALS = 'of Sparse R-CNN, whose number of proposals is fixed'
 _POOLED = 'RoIs are pooled to fixed sizes'
 _ONE_IMAGE = 'the RoI head runs image by image: all RoIs are of this one, or there are none'
 _NO_MASKS = 'no detections: as many masks come out'
@@ -121,6 +122,11 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('mmdet/models/utils/point_sample.py', 'if mask_preds.shape[1] == 1', _CHANNELS),
     AllowedLine(f'{_ROI_HEADS}/mask_heads/mask_point_head.py', 'mask_size = int(', _POOLED),
     AllowedLine('mmcv/ops/carafe.py', 'mask_channel = int(', _CHANNELS),
+    AllowedLine(f'{_ROI_HEADS}/sparse_roi_head.py', 'proposal.shape[0] == 0', _PROPOSALS),
+    AllowedLine(f'{_ROI_HEADS}/sparse_roi_head.py', 'len(rois)', _PROPOSALS),
+    AllowedLine(f'{_ROI_HEADS}/bbox_heads/bbox_head.py', 'if cls_scores.numel() == 0', _PROPOSALS),
+    AllowedLine(f'{_ROI_HEADS}/bbox_heads/bbox_head.py', 'len(pos_is_gts_)', _PROPOSALS),
+    AllowedLine(f'{_ROI_HEADS}/bbox_heads/bbox_head.py', 'cls_scores.shape[-1] == self.num_classes', _CHANNELS),
     AllowedLine('bbox_overlaps.py', 'if rows * cols == 0', 'no boxes: as many overlaps come out'),
     AllowedLine('mmseg/models/segmentors/base.py', 'if C > 1', _CHANNELS),
     AllowedLine('mmcv/ops/cc_attention.py', "torch.tensor(float('-inf'))", 'minus infinity'),

@@ -63,12 +63,17 @@ class NewTensor(FunctionRewriter):
     target = 'torch.Tensor.new_tensor'
 
     def __call__(self, origin: Callable, tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
-        if not isinstance(data, (list, tuple)) or not any(isinstance(item, Tensor) for item in data):
-            return origin(tensor, data, *args, **kwargs)
         dtype = kwargs.get('dtype') or tensor.dtype
         device = kwargs.get('device') or tensor.device
-        items = [item if isinstance(item, Tensor) else origin(tensor, item) for item in data]
-        return torch.stack([item.to(device=device, dtype=dtype) for item in items])
+        if isinstance(data, Tensor):
+            return data.to(device=device, dtype=dtype).clone()
+        if not _holds_tensor(data):
+            return origin(tensor, data, *args, **kwargs)
+        return torch.stack([self(origin, tensor, item, dtype=dtype, device=device) for item in data])
+
+
+def _holds_tensor(data: Any) -> bool:
+    return isinstance(data, Tensor) or isinstance(data, (list, tuple)) and any(map(_holds_tensor, data))
 
 
 @REWRITERS.register_module()

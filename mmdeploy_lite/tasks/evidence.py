@@ -14,7 +14,7 @@ from ..check.answers import DetectionEvidence, Detections, NmsCall
 from ..check.tolerance import Tolerance
 from ..rewriters.mmcv_ops import nms_kind
 from ..rewriting import FunctionRewriter, RewriteContext
-from .mask_evidence import MASK_THRESHOLDS, RecordPaste, RecordThreshold
+from .mask_evidence import MASK_THRESHOLDS, RecordPaste, RecordQueries, RecordThreshold
 
 
 class _RecordNMS(FunctionRewriter):
@@ -88,12 +88,19 @@ class EvidenceRecorder:
         self.nms = _RecordNMS()
         self.paste = RecordPaste(_mask_threshold(self.cfg), tolerance.mask)
         self.masks = RecordThreshold(_mask_threshold(self.cfg), tolerance.mask)
+        self.queries = RecordQueries(self.masks)
         self.rejected = [_CountRejected(), _CountRejectedByNMS()]
 
     @property
     def recorders(self) -> dict[str, FunctionRewriter]:
         """By key, for a :class:`RewriteContext`."""
-        return {'nms': self.nms, 'paste': self.paste, 'filter': self.rejected[0], 'multiclass_nms': self.rejected[1]}
+        return {
+            'nms': self.nms,
+            'paste': self.paste,
+            'queries': self.queries,
+            'filter': self.rejected[0],
+            'multiclass_nms': self.rejected[1],
+        }
 
     def _score_thrs(self) -> tuple[float, ...]:
         """The threshold that final scores had to pass.

@@ -90,6 +90,28 @@ def _slope(mask: np.ndarray, box: np.ndarray) -> float:
     return float(down + np.abs(np.diff(edged, axis=1)).max() * columns / max(x2 - x1, 1e-3))
 
 
+class RecordQueries(FunctionRewriter):
+    """Hands on the mask probabilities of the queries that MaskFormer's instances are, in their order.
+
+    Args:
+        record: where they go.
+    """
+
+    target = (
+        'mmdet.models.seg_heads.panoptic_fusion_heads.maskformer_fusion_head.MaskFormerFusionHead.instance_postprocess'
+    )
+
+    def __init__(self, record: RecordThreshold) -> None:
+        self.record = record
+
+    def __call__(self, origin: Callable, head: Any, mask_cls: Tensor, mask_pred: Tensor) -> Any:
+        scores = mask_cls.softmax(dim=-1)[:, :-1].flatten()
+        best = scores.topk(head.test_cfg.get('max_per_image', 100), sorted=False)[1]
+        queries = (best // head.num_classes)[best % head.num_classes < head.num_things_classes]
+        self.record.probabilities = mask_pred[queries].sigmoid().cpu().numpy()
+        return origin(head, mask_cls, mask_pred)
+
+
 class RecordThreshold:
     """Takes the place of a mask threshold in a head's test config and keeps what it was last compared with.
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ConvTranspose2d)
 _CLS_STD, _CLS_MEAN = 1.5, -4.0  # the best of a million (anchor, class) pairs then scores about 0.95
 _MASK_STD = 0.25  # of 256 channels: mask logits of spread 4
+_STEP_STD = 0.1  # of a box that moves stage by stage: a twentieth of its size
 
 
 @dataclass
@@ -68,6 +69,7 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     if embeds:
         _tell_queries_apart(model, generator)
         goals |= {name: (1.0, 0.0) for name, _ in model.named_modules() if name.endswith('mask_feature')}
+    goals |= {name: (_STEP_STD, 0.0) for name in _box_steps(model)}
     done: set[int] = set()
     handles = [
         module.register_forward_hook(_rescale(module, goals.get(name), done))
@@ -103,6 +105,17 @@ def _mask_embeds(model: nn.Module) -> list[str]:
     """Names of the last layers of what mask transformers multiply their pixels with."""
     last = {name.rpartition('.')[0]: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     return [name for parent, name in last.items() if parent.endswith('mask_embed')]
+
+
+def _box_steps(model: nn.Module) -> list[str]:
+    """Names of the layers that move, stage by stage, the boxes of masks: mmdet pastes none outside the image."""
+    return [
+        f'{head}.{name}'
+        for head, module in model.named_modules()
+        if type(module).__name__ == 'SparseRoIHead' and module.with_mask
+        for name, _ in module.named_modules()
+        if name.endswith('fc_reg')
+    ]
 
 
 def _tell_queries_apart(model: nn.Module, generator: torch.Generator) -> None:

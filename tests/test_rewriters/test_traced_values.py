@@ -83,3 +83,16 @@ def test_range_of_a_traced_number_is_told(traced):
     graph = traced(picks, [torch.rand(3, 4)], ['FrozenRange'], [[0]])
     assert len(graph.unknown) == 1 and 'range(x.size(0))' in graph.unknown[0]
     assert traced(sizes, [torch.rand(3, 4)], ['FrozenRange'], [[0]]).unknown == []
+
+
+def test_new_tensor_of_nested_numbers_and_of_tensors(traced):
+    def function(x):
+        height, width = x.shape
+        return x.new_tensor([[width, height, 3], [1, 2, width]]), x.new_tensor(x[0, :2].double())
+
+    graph = traced(function, [torch.rand(3, 4)], ['NewTensor'], [[0, 1]])
+    assert graph.unknown == []
+    for size in ((3, 4), (5, 2)):
+        answer = graph.run(torch.ones(*size))
+        assert answer[0].tolist() == [[size[1], size[0], 3], [1, 2, size[1]]] and answer[0].dtype == 'float32'
+        assert answer[1].tolist() == [1, 1] and answer[1].dtype == 'float32'
