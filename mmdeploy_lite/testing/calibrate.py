@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 _LAYERS = (nn.Conv2d, nn.Linear, nn.ConvTranspose2d)
 _CLS_STD, _CLS_MEAN = 1.5, -4.0  # the best of a million (anchor, class) pairs then scores about 0.95
+_MASK_FEATURES = ('mask_feature', 'pix_mlp.layers.2')
 _MASK_STD = 0.25  # of 256 channels: mask logits of spread 4
 _STEP_STD = 0.1  # of a box that moves stage by stage: a twentieth of its size
 
@@ -65,10 +66,11 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     for parameter in _silent(model):
         parameter.data.normal_(std=0.3, generator=generator)
     embeds = _mask_embeds(model)
+    _draw_class_names(model, generator)
     goals = {name: (_MASK_STD, 0.0) for name in embeds} | {name: (_CLS_STD, _CLS_MEAN) for name in classifiers}
     if embeds:
         _tell_queries_apart(model, generator)
-        goals |= {name: (1.0, 0.0) for name, _ in model.named_modules() if name.endswith('mask_feature')}
+        goals |= {name: (1.0, 0.0) for name, _ in model.named_modules() if name.endswith(_MASK_FEATURES)}
     goals |= {name: (_STEP_STD, 0.0) for name in _box_steps(model)}
     done: set[int] = set()
     handles = [
@@ -104,7 +106,7 @@ def _silent(model: nn.Module) -> list[nn.Parameter]:
 def _mask_embeds(model: nn.Module) -> list[str]:
     """Names of the last layers of what mask transformers multiply their pixels with."""
     last = {name.rpartition('.')[0]: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return [name for parent, name in last.items() if parent.endswith('mask_embed')]
+    return [name for parent, name in last.items() if parent.endswith(('mask_embed', 'query_mlp.layers'))]
 
 
 def _box_steps(model: nn.Module) -> list[str]:
@@ -125,6 +127,20 @@ def _tell_queries_apart(model: nn.Module, generator: torch.Generator) -> None:
             module.weight.data.normal_(std=5.0, generator=generator)
         if isinstance(module, nn.MultiheadAttention) and 'decoder' in name:
             module.in_proj_weight.data[: 2 * module.embed_dim] *= 3  # of queries and keys
+
+
+def _draw_class_names(model: nn.Module, generator: torch.Generator) -> None:
+    """Embeddings of the class names for models that compare with them, in place where they are kept once computed.
+
+    A text encoder with random weights tells no two names apart. It is no part of the graph, only what it answers is.
+    """
+    for module in model.modules():
+        if type(module).__name__ != 'CLIPTextEncoder' or not module.cache_feature:
+            continue
+        shape = (model.num_classes, module.text_projection.shape[1])
+        drawn = nn.functional.normalize(torch.randn(shape, generator=generator), dim=-1)
+        names = module.vocabulary
+        module.cache.update({module.dataset_name: drawn} if names is None else zip(names, drawn, strict=True))
 
 
 def _calibrate_last_stage(model: nn.Module, run: Callable[[], Any], goals: dict[str, tuple[float, float]]) -> None:

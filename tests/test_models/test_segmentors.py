@@ -18,6 +18,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     'PSPNet': ('mmseg::pspnet/pspnet_r18-d8_4xb2-80k_cityscapes-512x1024.py', {}),
     'UPerNet': ('mmseg::upernet/upernet_r18_4xb4-80k_ade20k-512x512.py', {'model.decode_head.channels': 128}),
     'DeepLabV3+': ('mmseg::deeplabv3plus/deeplabv3plus_r18-d8_4xb2-80k_cityscapes-512x1024.py', {}),
+    'MaskFormer': (
+        'mmseg::maskformer/maskformer_r50-d32_8xb2-160k_ade20k-512x512.py',
+        {
+            'model.backbone.depth': 18,
+            'model.decode_head.in_channels': [64, 128, 256, 512],
+            'model.decode_head.transformer_decoder.num_layers': 2,
+        },
+    ),
     'SegFormer-b0': ('mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py', {}),
 }
 
