@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_LAYERS = (nn.Conv2d, nn.Linear, nn.ConvTranspose2d)
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.ConvTranspose2d)
 _CLS_STD, _CLS_MEAN = 1.5, -4.0  # the best of a million (anchor, class) pairs then scores about 0.95
+_CLASSIFIERS = tuple('_cls conv_seg fc_seg cls_seg cls_embed cls_conv cls_out class_embed cls_score conv_obj'.split())
 _MASK_FEATURES = ('mask_feature', 'pix_mlp.layers.2')
 _MASK_STD = 0.25  # of 256 channels: mask logits of spread 4
 _STEP_STD = 0.1  # of a box that moves stage by stage: a twentieth of its size
@@ -175,7 +176,7 @@ def _rescale(module: nn.Module, goal: tuple[float, float] | None, done: set[int]
         if goal:  # each class by itself, or a few win everywhere
             channel = output.dim() - 1 if isinstance(module, nn.Linear) else 1
             mean = output.mean([dim for dim in range(output.dim()) if dim != channel])
-        spread = mean if isinstance(module, nn.Linear) or not goal else mean[:, None, None]
+        spread = mean if isinstance(module, nn.Linear) or not goal else mean.reshape(-1, *[1] * (output.dim() - 2))
         scale = std / (output - spread).std().clamp(min=1e-6)
         module.weight.data *= scale
         if module.bias is None:
@@ -197,12 +198,9 @@ def _classifiers(model: nn.Module) -> set[str]:
 def _looks_like_classifier(name: str) -> bool:
     parts = [part for part in name.split('.') if not part.isdigit()]
     last = parts[-1] if parts else ''
-    return (
-        last.endswith(
-            ('_cls', 'conv_seg', 'cls_seg', 'cls_embed', 'cls_conv', 'cls_out', 'class_embed', 'cls_score', 'conv_obj')
-        )
-        or last in ('cls_branches', 'logits', 'cls')
-    ) and not any(part in last for part in ('centerness', 'bbox', 'reg'))  # SABL classifies buckets of its boxes
+    return (last.endswith(_CLASSIFIERS) or last in ('cls_branches', 'logits', 'cls')) and not any(
+        part in last for part in ('centerness', 'bbox', 'reg')
+    )  # SABL classifies buckets of its boxes
 
 
 @dataclass(frozen=True)
