@@ -152,6 +152,8 @@ def deploy_command(args: argparse.Namespace) -> int:
     console.print(
         f'file: {result.path} ({facts.bytes / 1e6:.1f} MB, {facts.nodes} nodes, opset {facts.opset})', highlight=False
     )
+    if facts.data:
+        console.print(f'weights: {", ".join(facts.data)} beside it; keep them together', highlight=False)
     console.print(f'inputs: {inputs}', highlight=False)
     console.print(f'pictures: {", ".join(str(path) for path in result.pictures)}', highlight=False)
     console.print(f'report: {Path(result.path).parent / "report.json"}', highlight=False)

@@ -26,6 +26,7 @@ class DeployConfig:
         input: ``dtype``, ``shape`` (h, w) or None, ``batch_size``, ``preprocess``, ``runtime_pipeline``.
         outputs: what the file answers; None for the task's default.
         rescale: answers in original pixels.
+        external_data: write the weights into a file of their own, as is done above 2 GB.
         optimize: clean the graph up.
         tolerance: see :class:`mmdeploy_lite.check.tolerance.Tolerance`.
         audit: ``allow``: lines at which the tracer may warn.
@@ -38,6 +39,7 @@ class DeployConfig:
     input: dict[str, Any] = field(default_factory=dict)
     outputs: str | None = None
     rescale: bool = True
+    external_data: bool = False
     optimize: bool = True
     tolerance: dict[str, Any] = field(default_factory=dict)
     audit: dict[str, Any] = field(default_factory=dict)

@@ -40,17 +40,22 @@ class TemporaryFile:
         return self.path
 
     def __exit__(self, *exc_info: object) -> None:
+        from .export.large import drop_unused_data
+
         self.path.unlink(missing_ok=True)
+        drop_unused_data(self.path.parent)
 
 
-def save_model(model: onnx.ModelProto, path: Path) -> None:
-    """Write a graph; the same graph always gives the same bytes.
+def save_model(model: onnx.ModelProto, path: Path, external: bool = False) -> None:
+    """Write a graph, see :func:`mmdeploy_lite.export.large.save`.
 
     Raises:
         WorkDirError: it cannot be written.
     """
+    from .export.large import save
+
     try:
-        path.write_bytes(model.SerializeToString(deterministic=True))
+        save(model, path, external)
     except OSError as error:
         raise WorkDirError(f'{path} cannot be written: {error.strerror}') from error
 

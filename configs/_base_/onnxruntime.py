@@ -14,6 +14,8 @@ deploy = dict(
     outputs=None,
     # True: answers in original pixels. False: in pixels of `image`, without the inputs scale_factor and ori_shape
     rescale=True,
+    # True: the weights are a file of their own, model.<hash>.data beside model.onnx. Above 2 GB they always are
+    external_data=False,
     optimize=True,
     tolerance=dict(),  # see mmdeploy_lite/check/tolerance.py; a loosened one is named in the report
     rewriters=dict(

@@ -38,6 +38,7 @@ class FileFacts:
         outputs: The same of the outputs.
         opset: Version of the default operator domain.
         nodes: Number of nodes, subgraphs included.
+        data: Names of the files beside it that hold its weights; they belong together.
     """
 
     path: str
@@ -46,6 +47,7 @@ class FileFacts:
     outputs: list[dict[str, Any]] = field(default_factory=list)
     opset: int = 0
     nodes: int = 0
+    data: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain json types."""
@@ -56,6 +58,7 @@ class FileFacts:
             outputs=[_plain(item) for item in self.outputs],
             opset=int(self.opset),
             nodes=int(self.nodes),
+            data=list(self.data),
         )
 
 

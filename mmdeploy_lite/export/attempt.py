@@ -120,7 +120,7 @@ class Exporting:
             )
             carries = self.settings.input.get('runtime_pipeline', True)
             write_metadata(graph.model, describe(task, self.loaded, samples[0], reason, carries))
-            save_model(graph.model, self.path)
+            save_model(graph.model, self.path, self.settings.external_data)
         session = backend.load(self.path)
         with self.stages.stage('check', total=len(samples)) as step:
             found = verify(task, session, samples, task.tolerance, dynamic, step)

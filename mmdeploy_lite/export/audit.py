@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
 import onnx
+
+from .graphs import all_nodes, subgraphs
+from .large import is_large, save
 
 STANDARD_DOMAINS = ('', 'ai.onnx')
 
@@ -32,15 +37,6 @@ def sizes_from_values(model: onnx.ModelProto) -> list[str]:
 
 
 _SIZED_BY_VALUES = {'NonZero', 'NonMaxSuppression', 'Unique', 'Compress'}
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
-    """Those of a graph and of the bodies of its loops and branches."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for subgraph in [attribute.g, *attribute.graphs]:
-                yield from all_nodes(subgraph)
 
 
 def lost_inputs(
@@ -95,21 +91,20 @@ def _reached_inputs(
         if node is None or (node.op_type in ('Shape', 'Size') and not through_shapes):
             continue
         stack.extend(node.input)
-        for subgraph_node in _subgraph_nodes(node):
-            stack.extend(subgraph_node.input)
+        for body in subgraphs(node):
+            stack.extend(name for inside in all_nodes(body) for name in inside.input)
     return reached
-
-
-def _subgraph_nodes(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
-    for attribute in node.attribute:
-        for subgraph in [attribute.g, *attribute.graphs]:
-            yield from all_nodes(subgraph)
 
 
 def invalid_model(model: onnx.ModelProto) -> list[str]:
     """What the ONNX checker finds, with full checks."""
     try:
-        onnx.checker.check_model(model, full_check=True)
+        if is_large(model):
+            with tempfile.TemporaryDirectory() as folder:
+                save(model, Path(folder, 'model.onnx'))
+                onnx.checker.check_model(str(Path(folder, 'model.onnx')), full_check=True)
+        else:
+            onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return [f'the ONNX checker rejects the graph: {str(error).splitlines()[0]}']
     return []

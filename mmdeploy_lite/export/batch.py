@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ..errors import UnsupportedError
+from .graphs import subgraphs
 
 PADDING: dict[str, float] = {'dets': 0, 'labels': -1, 'masks': 0}
 """Outputs with a row for each object, and what fills the rows of an image that has fewer than another."""
@@ -120,10 +121,9 @@ def _body(graph: onnx.GraphProto, rows: list[onnx.ValueInfoProto], whole: list[o
 def _rename(node: onnx.NodeProto, new: dict[str, str]) -> None:
     for names in (node.input, node.output):
         names[:] = [new.get(name, name) for name in names]
-    for attribute in node.attribute:
-        for sub in [*attribute.graphs, *([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else [])]:
-            for inside in sub.node:
-                _rename(inside, new)
+    for sub in subgraphs(node):
+        for inside in sub.node:
+            _rename(inside, new)
 
 
 def _places() -> list[onnx.NodeProto]:

@@ -15,6 +15,8 @@ from ..check.report import FileFacts
 from ..deploy_config import plain_dict
 from ..loading import LoadedModel
 from ..tasks import BaseTask, Sample
+from .graphs import all_nodes
+from .large import data_files
 from .metadata import plain
 
 
@@ -88,12 +90,14 @@ def file_facts(model: onnx.ModelProto, path: Path) -> FileFacts:
             for entry in entries
         ]
 
+    beside = data_files(path)
     opset = next(entry.version for entry in model.opset_import if entry.domain in ('', 'ai.onnx'))
     return FileFacts(
         path=str(path),
-        bytes=path.stat().st_size,
+        bytes=sum(file.stat().st_size for file in [path, *beside]),
+        data=[file.name for file in beside],
         inputs=values(model.graph.input),
         outputs=values(model.graph.output),
         opset=opset,
-        nodes=len(model.graph.node),
+        nodes=sum(1 for _ in all_nodes(model.graph)),
     )

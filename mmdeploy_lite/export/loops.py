@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from torch import Tensor
 
 from ..errors import ExportError
+from .graphs import subgraphs
 from .shapes import tracing_paused
 
 DOMAIN = 'mmdeploy_lite.marks'
@@ -108,7 +109,7 @@ def _close(graph: onnx.GraphProto) -> None:
 def _read(node: onnx.NodeProto) -> Iterable[str]:
     """Names that a node reads, those of its subgraphs included."""
     yield from node.input
-    for sub in _subgraphs(node):
+    for sub in subgraphs(node):
         for inner in sub.node:
             yield from _read(inner)
 
@@ -159,7 +160,7 @@ def distinct_names(graph: onnx.GraphProto, outer: Iterable[str] = ()) -> None:
     _rename(graph, new)
     known = outer | (defined - new.keys()) | set(new.values())
     for node in graph.node:
-        for sub in _subgraphs(node):
+        for sub in subgraphs(node):
             distinct_names(sub, known)
 
 
@@ -171,13 +172,5 @@ def _rename(graph: onnx.GraphProto, new: dict[str, str]) -> None:
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [new.get(name, name) for name in names]
-        for sub in _subgraphs(node):
+        for sub in subgraphs(node):
             _rename(sub, new)
-
-
-def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [
-        sub
-        for attribute in node.attribute
-        for sub in [*attribute.graphs, *([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else [])]
-    ]

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 
 from ..errors import BackendError
+from .large import is_large, save
 from .loops import distinct_names
 from .slices import drop_whole_slices
 
@@ -31,6 +32,8 @@ def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
         BackendError: ONNX Runtime cannot load the graph.
     """
     folded = _fold(model)
+    if is_large(folded):  # shape inference takes no more than 2 GB
+        return folded
     smaller = drop_whole_slices(folded)
     return folded if smaller is folded else _fold(smaller)
 
@@ -40,10 +43,13 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
 
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, 'traced.onnx'), Path(folder, 'optimized.onnx')
-        onnx.save(model, str(source))
+        save(model, source)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(target)
+        if is_large(model):
+            options.add_session_config_entry('session.optimized_model_external_initializers_file_name', 'weights')
+            options.add_session_config_entry('session.optimized_model_external_initializers_min_size_in_bytes', '1024')
         options.log_severity_level = 3
         try:
             onnxruntime.InferenceSession(str(source), options, providers=['CPUExecutionProvider'])

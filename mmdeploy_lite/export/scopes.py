@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from .audit import all_nodes
+from .graphs import all_nodes
 
 # Folded into the convolution before them by the exporter itself; what freezes a norm freezes its convolution too.
 _FOLDED = (nn.modules.batchnorm._BatchNorm,)

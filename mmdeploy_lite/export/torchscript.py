@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import onnx
 import torch
@@ -75,13 +76,14 @@ class TorchScriptExporter:
         Raises:
             ExportError: the exporter failed; the message has its last words and the innermost line of the model's code.
         """
-        buffer = io.BytesIO()
-        with _record_tracer_warnings() as recorded, torch.no_grad():
+        folder = tempfile.TemporaryDirectory()
+        path = str(Path(folder.name, 'traced.onnx'))  # a file: more than 2 GB go beside it
+        with folder, _record_tracer_warnings() as recorded, torch.no_grad():
             try:
                 torch.onnx.export(
                     wrapper,
                     tuple(args),
-                    buffer,
+                    path,
                     input_names=list(input_names),
                     output_names=list(output_names),
                     dynamic_axes={name: dict(axes) for name, axes in dynamic_axes.items()},
@@ -94,7 +96,7 @@ class TorchScriptExporter:
             except Exception as error:
                 where = explain_operator(error, lambda: wrapper(*args))
                 raise ExportError(explain(error) + where) from error
-        model = onnx.load_from_string(buffer.getvalue())
+            model = onnx.load(path)
         close_loops(model)
         take_zeros_literally(model)
         return ExportedGraph(model, recorded)

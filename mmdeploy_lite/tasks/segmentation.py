@@ -77,7 +77,8 @@ class SemanticSegmentation(BaseTask):
 
     @property
     def least_size(self) -> tuple[int, int]:
-        return tuple(self.model.test_cfg.crop_size) if self.slides else (1, 1)
+        windows = self.model.test_cfg.get('crop_size') if self.slides else None
+        return tuple(windows) if isinstance(windows, (tuple, list)) and len(windows) == 2 else (1, 1)
 
     @property
     def slides(self) -> bool:

@@ -1,0 +1,32 @@
+"""Going through graphs, the bodies of loops and branches included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The bodies that a node has."""
+    return [
+        graph
+        for attribute in node.attribute
+        for graph in [*attribute.graphs, *([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else [])]
+    ]
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Those of a graph and of all bodies in it."""
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from all_nodes(body)
+
+
+def all_weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The initializers of a graph and of all bodies in it."""
+    yield from graph.initializer
+    for node in graph.node:
+        for body in subgraphs(node):
+            yield from all_weights(body)
