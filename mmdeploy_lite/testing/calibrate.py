@@ -190,9 +190,15 @@ def _rescale(module: nn.Module, goal: tuple[float, float] | None, done: set[int]
 
 def _classifiers(model: nn.Module) -> set[str]:
     """Names of the last layers that give class scores: named for it, and last of their kind."""
-    return {
+    found = {
         name for name, module in model.named_modules() if isinstance(module, _LAYERS) and _looks_like_classifier(name)
     }
+    for owner, head in model.named_modules():
+        if type(head).__name__ == 'SSDHead':  # which has them under the name of other heads' towers
+            for name, branch in head.cls_convs.named_children():
+                last = [inner for inner, module in branch.named_modules() if isinstance(module, _LAYERS)][-1]
+                found.add('.'.join(filter(None, (owner, 'cls_convs', name, last))))
+    return found
 
 
 def _looks_like_classifier(name: str) -> bool:
@@ -243,10 +249,10 @@ class _ScoreLayer:
 
 def _score_layers(model: nn.Module) -> list[_ScoreLayer]:
     """Of the last stage: not those of a region proposal network, nor objectness, which no threshold reads alone."""
-    modules = dict(model.named_modules())
+    modules, classifiers = dict(model.named_modules()), _classifiers(model)
     found = []
     for name, layer in modules.items():
-        if not isinstance(layer, (nn.Conv2d, nn.Linear)) or not _looks_like_classifier(name) or layer.bias is None:
+        if not isinstance(layer, (nn.Conv2d, nn.Linear)) or name not in classifiers or layer.bias is None:
             continue
         if 'rpn_head' in name or 'obj' in name.split('.')[-2 if name[-1].isdigit() else -1]:
             continue

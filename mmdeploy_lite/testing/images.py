@@ -32,6 +32,15 @@ def scene(seed: int, height: int, width: int) -> np.ndarray:
     return np.clip(image + rng.normal(0, 12, image.shape), 0, 255).astype(np.uint8)
 
 
+def faint(height: int, width: int) -> np.ndarray:
+    """Gray with a little noise, for models that find as much in any image.
+
+    Where nothing differs, as in :func:`empty`, their scores are equal, and which of them NMS keeps is chance.
+    """
+    noise = np.random.default_rng(0).normal(0, 3, (height, width, 3))
+    return np.clip(empty(height, width) + noise, 0, 255).astype(np.uint8)
+
+
 def empty(height: int, width: int, value: int = 114) -> np.ndarray:
     """One gray value everywhere: (height, width, 3) uint8."""
     return np.full((height, width, 3), value, np.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..errors import DeployError
 from .calibrate import distinct_scores
-from .images import empty, scene
+from .images import empty, faint, scene
 
 MIN_DISTINCT = 20
 """Fewer different scores over all images prove nothing: such a config counts as not tested."""
@@ -46,6 +47,8 @@ def zoo_entry(config: str) -> dict[str, Any]:
         entry.update(
             status='PyTorch fails' if missing else 'refused', note=missing or f'{type(error).__name__}: {error}'
         )
+    # a config of the wheels by its name alone
+    entry['note'] = re.sub(r'\S*\.mim/configs/', '', entry.get('note', ''))
     return entry
 
 
@@ -103,6 +106,9 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
             find_busy(model, samples[:3], samples[3])
         except UnfitModelError as error:
             notes.append(str(error))
+            if model.task.nms_configs():
+                samples[3] = model.task.prepare('faint noise', faint(height, width))
+                notes.append('the fourth image has faint noise: where nothing differs, NMS of equal scores is chance')
     tested = True
     if model.task.name == 'panoptic':
         try:
