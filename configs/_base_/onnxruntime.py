@@ -33,6 +33,8 @@ deploy = dict(
         adaptive_padding=dict(type='AdaptivePadding'),
         shift_window_msa=dict(type='ShiftWindowMSA'),
         conv2d_adaptive_padding=dict(type='Conv2dAdaptivePadding'),
+        merge_cell_resize=dict(type='MergeCellResize'),
+        merge_cell_forward=dict(type='MergeCellForward'),
         group_norm=dict(type='GroupNorm'),
         linspace=dict(type='Linspace'),
         multi_scale_deformable_attention=dict(type='MultiScaleDeformableAttention'),

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..export.shapes import python_shape, static_size
+from ..export.shapes import python_int, python_shape, static_size
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -67,6 +67,53 @@ class Conv2dAdaptivePadding(FunctionRewriter):
                 pad = pad.clamp(min=0) if isinstance(pad, Tensor) else max(pad, 0)
             pads += [pad // 2, pad - pad // 2]
         return F.conv2d(F.pad(x, pads), conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups)
+
+
+@REWRITERS.register_module()
+class MergeCellResize(FunctionRewriter):
+    """Brings a level of a pyramid to the size of another one; the original compares traced sizes, and pools by a kernel
+    that depends on them.
+
+    Which of two levels is the larger one is the same for every image.
+    """
+
+    target = 'mmcv.ops.merge_cells.BaseMergeCell._resize'
+
+    def __call__(self, origin: Callable, cell: Any, x: Tensor, size: Any) -> Tensor:
+        here, there = python_shape(x)[-2:], tuple(python_int(extent) for extent in size)
+        if here == there:
+            return x
+        if here < there:
+            return F.interpolate(x, size=tuple(size), mode=cell.upsample_mode)
+        counts = torch._shape_as_tensor(x)  # before the exporter takes sizes of what was made of it for known
+        for axis, cells in zip((2, 3), size, strict=True):
+            x = _window_maxima(x, axis, counts[axis], cells)
+        return x
+
+
+@REWRITERS.register_module()
+class MergeCellForward(FunctionRewriter):
+    """Says which of two levels is the larger one, as :class:`MergeCellResize` does; the original takes the ``max`` of
+    traced sizes.
+    """
+
+    target = 'mmcv.ops.merge_cells.BaseMergeCell.forward'
+
+    def __call__(self, origin: Callable, cell: Any, x1: Tensor, x2: Tensor, out_size: Any = None) -> Tensor:
+        if out_size is None:
+            out_size = max(x1, x2, key=lambda level: python_shape(level)[2:]).shape[2:]
+        return origin(cell, x1, x2, out_size)
+
+
+def _window_maxima(x: Tensor, axis: int, count: Tensor, cells: Any) -> Tensor:
+    """Maxima of ``cells`` windows of one size along an axis, zeros before and after where they are larger than it."""
+    cells = cells if isinstance(cells, Tensor) else torch.full_like(count, cells)
+    kernel = torch.div(count + cells - 1, cells, rounding_mode='floor')
+    before = torch.div(kernel * cells - count, 2, rounding_mode='floor')
+    place = torch.arange(kernel * cells, device=x.device) - before
+    inside = ((place >= 0) & (place < count)).reshape(-1, *[1] * (3 - axis))
+    looked_up = torch.index_select(x, axis, torch.minimum(place.clamp(min=0), count - 1))
+    return torch.where(inside, looked_up, torch.zeros_like(looked_up)).unflatten(axis, (cells, kernel)).amax(axis + 1)
 
 
 @REWRITERS.register_module()

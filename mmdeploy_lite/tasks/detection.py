@@ -146,6 +146,11 @@ class ObjectDetection(BaseTask):
         evidence = recorder.evidence(answer, scale, float64=lambda: self._double_run(sample))
         return answer, evidence
 
+    def double_answer(self, sample: Sample) -> Detections | None:
+        """PyTorch's answer in float64; None where the model cannot run in it."""
+        double = self._double_run(sample)
+        return None if double is None else double[0]
+
     def _double_run(self, sample: Sample) -> tuple[Detections, EvidenceRecorder] | None:
         with record_evidence(self.double_model(), self.tolerance) as recorder:
             answer = self.lazily(sample, self._read)()

@@ -109,3 +109,23 @@ def test_adaptive_padding(traced, kernel, stride, dilation, dynamic):
     assert graph.unknown == []
     for size in ((6, 9), (7, 8), (5, 5), (12, 1)) if dynamic else ((6, 9),):
         graph.check(torch.randn(1, 2, *size), atol=1e-5)
+
+
+def test_merge_cells_resize_to_other_levels(traced):
+    from mmcv.ops.merge_cells import SumCell
+
+    cell = SumCell(2, 2, with_out_conv=False)
+
+    def function(x, other):
+        return cell._resize(x, other.shape[-2:])
+
+    for first, others in (
+        ((8, 12), [((8, 12), (2, 3)), ((9, 12), (3, 3)), ((5, 7), (2, 2)), ((1, 9), (1, 3))]),  # larger than the other
+        ((2, 3), [((2, 3), (8, 12)), ((3, 2), (5, 4))]),
+        ((4, 4), [((4, 4), (4, 4)), ((7, 3), (7, 3))]),
+    ):
+        start = [torch.randn(1, 2, *first), torch.zeros(1, 2, *others[0][1])]
+        graph = traced(function, start, ['MergeCellResize'], [[2, 3], [2, 3]])
+        assert graph.unknown == []
+        for here, there in others:
+            graph.check(torch.randn(1, 2, *here) - 1, torch.zeros(1, 2, *there))
