@@ -53,6 +53,23 @@ def _forget_sizes(g: Any, value: Any, dtype_of: Any, sizes: list[int | None]) ->
     return value
 
 
+class _ForgetSizes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, sizes: list[int | None]) -> Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def symbolic(g: Any, tensor: Any, sizes: list[int | None]) -> Any:
+        return _forget_sizes(g, g.op('Identity', tensor), tensor, sizes)
+
+
+def forget_sizes(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The tensor; the exporter does not take its sizes along these axes for what they are in the traced image."""
+    with tracing_paused():
+        sizes = [None if axis in axes else int(size) for axis, size in enumerate(tensor.shape)]
+    return _ForgetSizes.apply(tensor, sizes)
+
+
 class _NonMaxSuppression(torch.autograd.Function):
     @staticmethod
     def forward(

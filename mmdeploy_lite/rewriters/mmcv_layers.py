@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..export.operators import forget_sizes
 from ..export.shapes import python_int, python_shape, static_size
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -88,7 +89,7 @@ class MergeCellResize(FunctionRewriter):
         counts = torch._shape_as_tensor(x)  # before the exporter takes sizes of what was made of it for known
         for axis, cells in zip((2, 3), size, strict=True):
             x = _window_maxima(x, axis, counts[axis], cells)
-        return x
+        return x if static_size(x) else forget_sizes(x, (2, 3))
 
 
 @REWRITERS.register_module()
