@@ -47,7 +47,6 @@ _POOLED = 'RoIs are pooled to fixed sizes'
 _ONE_IMAGE = 'the RoI head runs image by image: all RoIs are of this one, or there are none'
 _NO_MASKS = 'no detections: as many masks come out'
 _BATCH = 'the batch size is fixed'
-_PROPOSALS = 'of Sparse R-CNN, whose number of proposals is fixed'
 _NEUTRAL = 'zeros at the border of a map smaller than the kernel, where the samples of any map are zero'
 _LEVELS = 'the number of levels is fixed'
 
@@ -173,12 +172,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('mmdet/structures/bbox/transforms.py', 'if bboxes.size(1) == 5', _CHANNELS),
     AllowedLine(f'{_DENSE_HEADS}/yolo_head.py', 'in zip(flatten_bboxes', 'the batch size is fixed'),
     AllowedLine('mmdet/models/detectors/*.py', 'H, W = HW', 'a size is two numbers, for every image'),
-    AllowedLine(f'{_ROI_HEADS}/sparse_roi_head.py', 'proposal.shape[0] == 0', _PROPOSALS),
-    AllowedLine(f'{_ROI_HEADS}/sparse_roi_head.py', 'len(rois)', _PROPOSALS),
     AllowedLine(f'{_ROI_HEADS}/sparse_roi_head.py', 'bboxes_per_img.size(0) > 0', _PROPOSALS),
-    AllowedLine(f'{_ROI_HEADS}/bbox_heads/bbox_head.py', 'if cls_scores.numel() == 0', _PROPOSALS),
-    AllowedLine(f'{_ROI_HEADS}/bbox_heads/bbox_head.py', 'len(pos_is_gts_)', _PROPOSALS),
-    AllowedLine(f'{_ROI_HEADS}/bbox_heads/bbox_head.py', 'cls_scores.shape[-1] == self.num_classes', _CHANNELS),
     AllowedLine('mmdet/models/detectors/ddq_detr.py', 'num_imgs = len(scores)', _BATCH),
     AllowedLine(
         'mmdet/models/detectors/ddq_detr.py', 'batched_nms(', 'DDQPreDecoder puts others in place of these ones'
