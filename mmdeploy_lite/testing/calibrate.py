@@ -111,11 +111,13 @@ def _mask_embeds(model: nn.Module) -> list[str]:
 
 
 def _box_steps(model: nn.Module) -> list[str]:
-    """Names of the layers that move, stage by stage, the boxes of masks: mmdet pastes none outside the image."""
+    """Names of the layers that move boxes stage by stage: large steps multiply rounding, and leave the image, outside
+    of which mmdet pastes no mask.
+    """
     return [
         f'{head}.{name}'
         for head, module in model.named_modules()
-        if type(module).__name__ == 'SparseRoIHead' and module.with_mask
+        if type(module).__name__ == 'SparseRoIHead'
         for name, _ in module.named_modules()
         if name.endswith('fc_reg')
     ]
