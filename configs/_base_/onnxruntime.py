@@ -10,7 +10,7 @@ deploy = dict(
     # preprocess: 'graph': `image` is what the test pipeline leaves; 'none': what the data preprocessor leaves
     input=dict(dtype='float32', shape=None, batch_size=1, preprocess='graph', runtime_pipeline=True),
     # None: detections, with masks where the model has them, or seg_map. Else 'raw' (a one-stage detector's head),
-    # 'seg_logits' or 'seg_probs'
+    # 'roi_masks' (masks over boxes, not pasted), 'seg_logits' or 'seg_probs'
     outputs=None,
     # True: answers in original pixels. False: in pixels of `image`, without the inputs scale_factor and ori_shape
     rescale=True,

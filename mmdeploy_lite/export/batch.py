@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ..errors import UnsupportedError
 from .graphs import subgraphs
 
-PADDING: dict[str, float] = {'dets': 0, 'labels': -1, 'masks': 0}
+PADDING: dict[str, float] = {'dets': 0, 'labels': -1, 'masks': 0, 'roi_masks': 0}
 """Outputs with a row for each object, and what fills the rows of an image that has fewer than another."""
 
 

@@ -16,12 +16,14 @@ class ExportState:
 
     Attributes:
         dynamic: height and width of the image are not fixed in the graph.
+        pastes: masks over boxes are pasted into the image.
         fixed_sizes: all sizes follow from the image's, which is fixed: they are numbers, not part of the graph.
         rejected_pending: candidates with the score REJECTED are on their way; NMS, which drops them, clears it.
     """
 
     dynamic: bool = False
     fixed_sizes: bool = False
+    pastes: bool = True
     rejected_pending: bool = False
 
 

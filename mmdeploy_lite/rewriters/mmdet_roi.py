@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import UnsupportedError
 from ..export.shapes import python_int, python_shape, tracing_paused
+from ..export.tracing import current_export
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -200,4 +201,7 @@ class FCNMaskPaste(FunctionRewriter):
             width = torch.round(width * scale_factor[0]).long()
         if not head.class_agnostic:
             mask_preds = mask_preds[torch.arange(mask_preds.shape[0], device=labels.device), labels][:, None]
+        export = current_export()
+        if export is not None and not export.pastes:
+            return mask_preds[:, 0]
         return paste_masks(mask_preds[:, 0], bboxes, height, width) >= rcnn_test_cfg.mask_thr_binary

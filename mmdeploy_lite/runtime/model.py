@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BackendError, ImageError
+from .masks import paste_masks
 from .pipeline import Pipeline, Prepared
 from .preprocess import Preprocess
 from .results import Detections, SegMap
@@ -62,7 +63,7 @@ class Model:
         except (KeyError, TypeError) as error:
             raise BackendError(f'the metadata of {path} is not complete: {error}; export it again') from error
         self._preprocess = Preprocess(metadata['preprocess']) if metadata.get('input') == 'preprocessed' else None
-        self._threshold: float = metadata.get('threshold') or 0.5
+        self._threshold: float = metadata['threshold'] if metadata.get('threshold') is not None else 0.5
         self._read = self._reader(path)
         if steps is None:
             raise BackendError(
@@ -185,7 +186,11 @@ class Model:
     def _detections(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> Detections:
         count = int(outputs['num_dets'][index])
         dets = outputs['dets'][index, :count]
-        masks = outputs['masks'][index, :count].astype(bool) if 'masks' in outputs else None
+        masks = None
+        if 'masks' in outputs:
+            masks = outputs['masks'][index, :count].astype(bool)
+        elif 'roi_masks' in outputs:
+            masks = paste_masks(outputs['roi_masks'][index, :count], dets[:, :4], shape, self._threshold)
         return Detections(dets[:, :4], dets[:, 4], outputs['labels'][index, :count], masks, shape, self.classes)
 
     def _seg_map(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> SegMap:

@@ -114,6 +114,8 @@ class BaseTask(abc.ABC):
     codebase: ClassVar[str]
     default_deploy_cfg: ClassVar[str]
     runtime_reads: ClassVar[bool] = True
+    pastes: ClassVar[bool] = True
+    """Masks over boxes are pasted into the image in the graph."""
     outputs: ClassVar[str]  # the choice of the deploy config that it answers
     needs_ori_shape: ClassVar[bool] = False
     needs_scale_factor: ClassVar[bool] = False

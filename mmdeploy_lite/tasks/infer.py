@@ -9,13 +9,14 @@ from .base import BaseTask
 from .detection import InstanceSegmentation, ObjectDetection
 from .panoptic import PanopticSegmentation
 from .raw import RawDetection
+from .roi_masks import RoIMasks
 from .scores import SegmentationLogits, SegmentationProbabilities
 from .segmentation import SemanticSegmentation
 
 # What a task can answer instead, by `outputs` of the deploy config; the first is what it answers by default.
 OUTPUTS: dict[str, dict[str, type[BaseTask]]] = {
     'detection': dict(detections=ObjectDetection, raw=RawDetection),
-    'instance_segmentation': dict(detections=InstanceSegmentation),
+    'instance_segmentation': dict(detections=InstanceSegmentation, roi_masks=RoIMasks),
     'panoptic': dict(panoptic_seg=PanopticSegmentation),
     'segmentation': dict(
         seg_map=SemanticSegmentation, seg_logits=SegmentationLogits, seg_probs=SegmentationProbabilities

@@ -10,6 +10,7 @@ import torch
 
 from mmdeploy_lite.errors import UnsupportedError
 from mmdeploy_lite.testing.images import scene
+from mmdeploy_lite.testing.models import find_busy
 
 from .conftest import IMAGES, exported_equal, tiny
 
@@ -143,3 +144,26 @@ def test_preprocessed_input_is_float32() -> None:
         tiny('FCN', preprocess='none', dtype='uint8')
     with pytest.raises(UnsupportedError, match="input preprocess 'numpy' is not supported"):
         tiny('FCN', preprocess='numpy')
+
+
+@pytest.mark.parametrize('options', [{}, {'model.roi_head.mask_head.class_agnostic': True}], ids=['', 'agnostic'])
+@pytest.mark.parametrize('rescale', [True, False])
+def test_masks_over_boxes_are_pasted_by_the_program(rescale: bool, options: dict, tmp_path: Path) -> None:
+    model = tiny('Mask R-CNN', options, outputs='roi_masks', rescale=rescale, batch_size=None)
+    samples = model.samples(IMAGES)
+    find_busy(model, samples[:3], samples[3])
+    exported, verification = exported_equal(model, samples, tmp_path)
+    outputs = {output.name for output in exported.graph.model.graph.output}
+    assert outputs == {'dets', 'labels', 'num_dets', 'roi_masks'}
+    assert 'ori_shape' not in {value.name for value in exported.graph.model.graph.input}
+    assert exported.session.run(model.task.feeds(samples[:1]))['roi_masks'].shape[2:] == (28, 28)
+    for check in verification.checks[:3]:
+        assert check.comparison.has_masks
+    assert any(reference.masks.any() for reference, _ in verification.answers)
+
+
+def test_masks_of_the_whole_image_have_no_boxes() -> None:
+    from mmdeploy_lite.testing.models import zoo_model
+
+    with pytest.raises(UnsupportedError, match='masks of the whole image'):
+        zoo_model('mmdet::solo/solo_r50_fpn_1x_coco.py', scale=(96, 64), outputs='roi_masks')

@@ -256,3 +256,23 @@ def test_a_list_is_one_run_where_any_batch_is_taken(detector, tmp_path, monkeypa
     for answer, wanted in zip(answers, [alone[0], alone[0], *[alone[1]] * 10], strict=True):
         np.testing.assert_array_equal(answer.bboxes, wanted.bboxes)
         np.testing.assert_array_equal(answer.scores, wanted.scores)
+
+
+def test_masks_over_boxes_are_pasted_by_the_runtime(mask_rcnn, tmp_path):
+    folder = mask_rcnn.images[0].parent
+    result = apis.deploy(
+        folder / 'config.py',
+        folder / 'weights.pth',
+        mask_rcnn.images,
+        work_dir=tmp_path,
+        cfg_options={'deploy.outputs': 'roi_masks'},
+    )
+    rows = [check for check in result.report.checks if check.output == 'runtime']
+    assert result.equal and len(rows) == len(mask_rcnn.images) and all(row.comparison.has_masks for row in rows)
+    whole, parts = Model(mask_rcnn.result.path, threads=1), Model(result.path, threads=1)
+    assert 'roi_masks' in parts.session.output_names and 'ori_shape' not in parts.session.input_names
+    for path in mask_rcnn.images:
+        wanted, got = whole(path), parts(path)
+        np.testing.assert_array_equal(got.labels, wanted.labels)
+        assert got.masks.shape == wanted.masks.shape and got.masks.any()
+        assert (got.masks != wanted.masks).mean() < 1e-4
