@@ -82,6 +82,7 @@ def _missing_package(error: BaseException | None) -> str | None:
 def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
     from ..deploy_config import DeployConfig
     from ..export.attempt import Exporting
+    from ..export.graphs import all_nodes
     from ..prepare import merge_settings
     from ..progress import Stages
     from .models import UnfitModelError, find_busy, zoo_model
@@ -134,6 +135,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         )
         ratio = _time_ratio(model.task, samples[0], path, settings)
         megabytes = path.stat().st_size / 1e6
+        any_batch = _any_batch(model.task, path, attempt.samples)
     if tolerance:
         notes.append(_float32_limit(model.task, samples[0], attempt.verification.answers[0]))
     checks = [check.comparison for check in attempt.verification.checks]
@@ -158,11 +160,12 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         clear_pixels=sum(check.clear_pixels for check in checks),
         excused=sum(len(check.excused) for check in checks),
         excused_pixels=sum(check.excused_pixels for check in checks),
-        nodes=len(attempt.graph.model.graph.node),
+        nodes=sum(1 for _ in all_nodes(attempt.graph.model.graph)),
         mb=round(megabytes, 1),
         export_seconds=round(stages.times['export'], 1),
         time_ratio=ratio,
         dynamic=attempt.reason is None,
+        any_batch=any_batch,
         static_reason=attempt.reason,
         rewriters=sorted(attempt.graph.fired),
         note='; '.join(filter(None, [*notes, *model.task.notes, *reasons[:2]])),
@@ -179,6 +182,30 @@ def _float32_limit(task: Any, sample: Any, answers: tuple[Any, Any]) -> str:
         words.append(f'{name} {found.worst_score_diff:.1g} in score, {found.worst_box_diff:.1g} px{missing}')
     loosened = ', '.join(task.tolerance.loosened())
     return f'float32 is the limit: from PyTorch in float64 {" and ".join(words)}; tolerance {loosened}'
+
+
+def _any_batch(task: Any, path: Path, samples: Sequence[Any]) -> bool:
+    """Whether the file, made one for any batch, answers two images together as it answers each alone."""
+    import onnx
+
+    from ..export.batch import over_images
+    from ..runtime.session import FileSession
+
+    whole = path.with_name('batch.onnx')
+    try:
+        onnx.save(over_images(onnx.load(str(path))), str(whole))
+    except DeployError:
+        return False
+    first = samples[0]
+    pair = [next((item for item in samples[1:] if task.fit_together(first, item)), first), first]
+    alone, together = FileSession(path), FileSession(whole)
+    outputs = together.run(task.feeds(pair))
+    for index, sample in enumerate(pair):
+        wanted, got = task.answer(alone.run(task.feeds([sample]))), task.answer(outputs, index)
+        values = zip(vars(wanted).values(), vars(got).values(), strict=True)
+        if not all(np.array_equal(one, two) for one, two in values if isinstance(one, np.ndarray)):
+            return False
+    return True
 
 
 def _time_ratio(task: Any, sample: Any, path: Path, settings: Any) -> float:
@@ -239,9 +266,9 @@ def write_table(entries: Sequence[dict[str, Any]], path: Path) -> None:
             '',
         ]
         lines += [
-            '| config | status | score diff | box diff / pixels | excused | nodes | time / PyTorch | H, W | note |'
+            '| config | status | score diff | box diff / pixels | excused | nodes | time / PyTorch | H, W | batch | note |'
         ]
-        lines += ['| --- | --- | --- | --- | --- | --- | --- | --- | --- |']
+        lines += ['| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |']
         lines += [_row(entry) for entry in chosen]
         lines += ['']
     path.write_text('\n'.join(lines), encoding='utf-8')
@@ -251,16 +278,17 @@ def _row(entry: dict[str, Any]) -> str:
     name = entry['config'].split('::')[1].removesuffix('.py')
     note = str(entry.get('note', '')).replace('\n', ' ').replace('|', '/')[:300]
     if 'nodes' not in entry:
-        return f'| {name} | {entry["status"]} | | | | | | | {note} |'
+        return f'| {name} | {entry["status"]} | | | | | | | | {note} |'
     box = (
         f'{entry["worst_box_diff"]:.1g} px'
         if entry['task'] not in ('segmentation', 'panoptic')
         else f'{entry["clear_pixels"]} pixels'
     )
     sizes = 'dynamic' if entry['dynamic'] else 'fixed'
+    batch = {True: 'any', False: 'fixed', None: ''}[entry.get('any_batch')]
     return (
         f'| {name} | {entry["status"]} | {entry["worst_score_diff"]:.1g} | {box} | {entry["excused"]}'
-        f' | {entry["nodes"]} | {entry["time_ratio"]} | {sizes} | {note} |'
+        f' | {entry["nodes"]} | {entry["time_ratio"]} | {sizes} | {batch} | {note} |'
     )
 
 
