@@ -9,8 +9,10 @@ from typing import Any
 from ..errors import DeployError, UnsupportedError
 from ..runtime import Model, check_steps
 from ..runtime.pipeline import cannot_reproduce
+from ..runtime.results import INSTANCE_OFFSET
+from ..runtime.results import PanopticMap as RuntimePanopticMap
 from ..runtime.results import SegMap as RuntimeSegMap
-from .answers import Detections, RawTensors, SegMap
+from .answers import Detections, PanopticMap, RawTensors, SegMap
 from .comparison import Comparison
 from .report import Check
 
@@ -77,6 +79,8 @@ def check_runtime(
 
 
 def _answer(task: Any, result: Any) -> Detections | SegMap | RawTensors:
+    if isinstance(result, RuntimePanopticMap):
+        return PanopticMap(result.seg_map + result.numbers * INSTANCE_OFFSET)
     if isinstance(result, RuntimeSegMap):
         if result.scores is not None:
             return RawTensors({task.outputs: result.scores})

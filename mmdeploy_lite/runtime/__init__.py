@@ -7,7 +7,17 @@
 from .model import Model
 from .pipeline import Pipeline, check_steps
 from .preprocess import Preprocess
-from .results import Detections, SegMap
+from .results import Detections, PanopticMap, SegMap
 from .session import FileSession, read_metadata
 
-__all__ = ['Detections', 'FileSession', 'Model', 'Pipeline', 'Preprocess', 'SegMap', 'check_steps', 'read_metadata']
+__all__ = [
+    'Detections',
+    'FileSession',
+    'Model',
+    'PanopticMap',
+    'Pipeline',
+    'Preprocess',
+    'SegMap',
+    'check_steps',
+    'read_metadata',
+]

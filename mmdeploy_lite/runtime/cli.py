@@ -18,7 +18,7 @@ from ..errors import BackendError, ImageError, WorkDirError
 from .draw import draw
 from .model import Model, Result
 from .pipeline import Prepared
-from .results import SegMap, class_name
+from .results import PanopticMap, SegMap, class_name
 
 
 def add_infer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -187,8 +187,15 @@ class Writer:
         self._png(f'pictures/{name}.png', draw(canvas, result, self._model.palette, self._score_thr))
         if isinstance(result, SegMap):
             target = f'maps/{name}.png'
-            self._png(target, result.seg_map.astype(np.uint8 if result.seg_map.max(initial=0) < 256 else np.uint16))
-            self._results.append(dict(image=str(path), map=target, areas=result.areas))
+            self._png(target, _small(result.seg_map))
+            entry = dict(image=str(path), map=target, areas=result.areas)
+            if isinstance(result, PanopticMap):
+                entry['numbers'] = f'numbers/{name}.png'
+                self._png(entry['numbers'], _small(result.numbers))
+                entry['segments'] = [
+                    dict(category=category, number=number, area=area) for category, number, area in result.segments
+                ]
+            self._results.append(entry)
             return
         for index, (box, score, label) in enumerate(zip(result.bboxes, result.scores, result.labels, strict=True)):
             left, top, right, bottom = (float(value) for value in box)
@@ -241,3 +248,8 @@ class Writer:
             target.write_bytes(cv2.imencode('.png', picture)[1].tobytes())
         except OSError as error:
             raise WorkDirError(f'{target} cannot be written: {error.strerror or error}') from error
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    """In as few bytes as a PNG can hold them."""
+    return values.astype(np.uint8 if values.max(initial=0) < 256 else np.uint16)

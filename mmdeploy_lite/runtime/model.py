@@ -12,7 +12,7 @@ from ..errors import BackendError, ImageError
 from .masks import paste_masks
 from .pipeline import Pipeline, Prepared
 from .preprocess import Preprocess
-from .results import Detections, SegMap
+from .results import Detections, PanopticMap, SegMap
 from .session import FileSession
 
 _AT_ONCE = 8  # images of a list, for files of any batch size: more would only take more memory
@@ -33,7 +33,7 @@ class Model:
 
     Attributes:
         session: the file as a function of arrays; has the metadata.
-        task: 'detection', 'instance_segmentation' or 'segmentation'.
+        task: 'detection', 'instance_segmentation', 'panoptic' or 'segmentation'.
         classes: their names.
         palette: (r, g, b) of each class, 0-255.
         rescale: answers are in original pixels; else in those of the image as the pipeline leaves it.
@@ -82,7 +82,7 @@ class Model:
             images: a file, or (H, W, 3) uint8 BGR; or a list of these, which may differ in size.
 
         Returns:
-            :class:`Detections` or :class:`SegMap`; for a list, a list of these in the same order.
+            :class:`Detections`, :class:`SegMap` or :class:`PanopticMap`; for a list, a list of these in the same order.
 
         Raises:
             ImageError: no image, or one of a size that the file does not take.
@@ -172,12 +172,14 @@ class Model:
             read = self._detections
         elif 'seg_map' in outputs:
             read = self._seg_map
+        elif 'panoptic_seg' in outputs:
+            read = self._panoptic_map
         elif len(outputs & {'seg_logits', 'seg_probs'}) == 1:
             read = self._scores
         else:
             raise BackendError(
                 f'{path} answers {", ".join(self.session.output_names)}; this reads dets, labels and num_dets, or'
-                ' seg_map, seg_logits or seg_probs. Run it with mmdeploy_lite.runtime.FileSession'
+                ' seg_map, seg_logits, seg_probs or panoptic_seg. Run it with mmdeploy_lite.runtime.FileSession'
             )
         if unknown := inputs - {'image', 'img_shape', 'scale_factor', 'ori_shape', 'border'}:
             raise BackendError(f'{path} takes {", ".join(sorted(unknown))}, which an image does not give')
@@ -195,6 +197,9 @@ class Model:
 
     def _seg_map(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> SegMap:
         return SegMap(outputs['seg_map'][index], shape, self.classes)
+
+    def _panoptic_map(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> PanopticMap:
+        return PanopticMap.of(outputs['panoptic_seg'][index], shape, self.classes)
 
     def _scores(self, outputs: dict[str, np.ndarray], index: int, shape: tuple[int, int]) -> SegMap:
         (scores,) = (outputs[name][index] for name in ('seg_logits', 'seg_probs') if name in outputs)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+INSTANCE_OFFSET = 1000
+"""What a file multiplies an object's number with, as mmdet does."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,32 @@ class SegMap:
         labels, counts = np.unique(self.seg_map, return_counts=True)
         order = np.argsort(-counts, kind='stable')
         return {class_name(self.classes, int(labels[index])): int(counts[index]) for index in order}
+
+
+@dataclass(frozen=True)
+class PanopticMap(SegMap):
+    """The class of every pixel of one image, and which object of its image it belongs to.
+
+    Attributes:
+        numbers: (h, w) int64, from 1; 0 where the class has no objects (sky, grass), or there is no class:
+            ``seg_map`` is then the number of classes.
+    """
+
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+
+    @classmethod
+    def of(cls, panoptic_seg: np.ndarray, shape: tuple[int, int], classes: tuple[str, ...]) -> PanopticMap:
+        """From what a file answers: (h, w) int64, ``class + 1000 * number``."""
+        return cls(panoptic_seg % INSTANCE_OFFSET, shape, classes, None, panoptic_seg // INSTANCE_OFFSET)
+
+    @property
+    def segments(self) -> list[tuple[str, int, int]]:
+        """Class name, number and area in pixels of each object and each class without objects that is there."""
+        ids, counts = np.unique(self.seg_map + self.numbers * INSTANCE_OFFSET, return_counts=True)
+        return [
+            (class_name(self.classes, int(value % INSTANCE_OFFSET)), int(value // INSTANCE_OFFSET), int(count))
+            for value, count in zip(ids, counts, strict=True)
+        ]
 
 
 def class_name(classes: tuple[str, ...], label: int) -> str:

@@ -198,6 +198,12 @@ class InstanceSegmentation(ObjectDetection):
     needs_ori_shape = True
     masks = True
 
+    def _predict(self, model: Any, inputs: Tensor, data_samples: list[Any]) -> list[Any]:
+        if not self.rescale and not has_boxes(model):  # SOLO answers in pixels of the original whatever it is asked
+            for sample in data_samples:
+                sample.set_metainfo(dict(ori_shape=sample.img_shape))
+        return super()._predict(model, inputs, data_samples)
+
     @property
     def needs_scale_factor(self) -> bool:
         """Only boxes of a head are scaled: SOLO and Mask2Former have masks alone."""

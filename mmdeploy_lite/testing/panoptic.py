@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..tasks import Sample
+from .calibrate import shift_classes
 from .models import TestModel, UnfitModelError
 
 _OBJECT_THRS = (0.8, 0.5, 0.3, 0.2, 0.1, 0.05)
@@ -14,10 +15,10 @@ _IOU_THRS = (0.8, 0.5, 0.3, 0.1, 0.03)
 
 
 def find_segments(model: TestModel, samples: Sequence[Sample], at_least: int = 5) -> str:
-    """Lower the thresholds of a fusion head, in place, until its maps hold several segments.
+    """Lower the thresholds of a fusion head, or raise a RoI head's class scores, until the maps hold several segments.
 
     No query of random weights is as sure of a class and of its pixels as trained ones are, and a map without segments
-    proves nothing. The thresholds are lowered as far as needed and no further.
+    proves nothing. What is done, in place, is no more than needed.
 
     Args:
         model: answers panoptic maps.
@@ -25,7 +26,7 @@ def find_segments(model: TestModel, samples: Sequence[Sample], at_least: int = 5
         at_least: so many different segments over all images.
 
     Returns:
-        What was lowered, in words; '' where nothing was.
+        What was done, in words; '' where nothing was.
 
     Raises:
         UnfitModelError: no threshold is low enough.
@@ -33,7 +34,12 @@ def find_segments(model: TestModel, samples: Sequence[Sample], at_least: int = 5
     if count_segments(model, samples) >= at_least:
         return ''
     cfg = getattr(model.task.model.panoptic_fusion_head, 'test_cfg', None) or {}
-    if 'mask_overlap' not in cfg:
+    if 'mask_overlap' in cfg:  # of boxes and their masks
+        for raised in range(1, 9):
+            shift_classes(model.task.model, 0.5)
+            if count_segments(model, samples) >= at_least:
+                return f'tested with class scores raised by {raised / 2}'
+    else:
         for object_thr in _OBJECT_THRS:
             for iou_thr in _IOU_THRS:
                 cfg.update(object_mask_thr=object_thr, iou_thr=iou_thr)

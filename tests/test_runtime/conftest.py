@@ -52,16 +52,19 @@ def _graph(
         nodes.append(node('Gather', ['ori_shape', 'first'], ['hw']))
     elif task != 'detection':
         nodes.append(node('Shape', ['image'], ['hw'], start=2))
-    if task == 'segmentation':
-        # each pixel the number of its image's mean
+    if task in ('segmentation', 'panoptic'):
+        # each pixel the number of its image's mean; of panoptic maps, also the object's
+        name = 'seg_map' if task == 'segmentation' else 'panoptic_seg'
+        constants.append(_constant('times', 1 if task == 'segmentation' else 1001, np.int64))
         nodes += [
             node('Squeeze', ['mean4', 'axes3'], ['mean3']),
-            node('Cast', ['mean3'], ['number'], to=TensorProto.INT64),
+            node('Cast', ['mean3'], ['mean'], to=TensorProto.INT64),
+            node('Mul', ['mean', 'times'], ['number']),
             node('Shape', ['image'], ['n'], start=0, end=1),
             node('Concat', ['n', 'hw'], ['nhw'], axis=0),
-            node('Expand', ['number', 'nhw'], ['seg_map']),
+            node('Expand', ['number', 'nhw'], [name]),
         ]
-        outputs = [helper.make_tensor_value_info('seg_map', TensorProto.INT64, [batch, 'h', 'w'])]
+        outputs = [helper.make_tensor_value_info(name, TensorProto.INT64, [batch, 'h', 'w'])]
     else:
         if rescale:
             inputs.insert(1, helper.make_tensor_value_info('scale_factor', TensorProto.FLOAT, [batch, 2]))

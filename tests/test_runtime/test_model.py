@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from mmdeploy_lite.errors import BackendError, ImageError
-from mmdeploy_lite.runtime import Detections, Model, SegMap
+from mmdeploy_lite.runtime import Detections, Model, PanopticMap, SegMap
 from mmdeploy_lite.testing.images import scene
 
 BOXES = np.array([[4, 6, 20, 24], [0, 0, 9, 9], [8, 3, 12, 30], [1, 1, 2, 2]], np.float32)
@@ -48,6 +48,13 @@ def test_no_detections(make_file):
 def test_masks_are_of_the_original_size(make_file):
     result = Model(make_file(task='instance_segmentation'))(gray(4, 61, 50))
     assert result.masks.dtype == bool and result.masks.shape == (4, 61, 50)
+
+
+def test_a_panoptic_map(make_file):
+    result = Model(make_file(task='panoptic'))(gray(2, 61, 50))
+    assert isinstance(result, PanopticMap) and result.shape == (61, 50)
+    assert (result.seg_map == 2).all() and (result.numbers == 2).all() and result.numbers.shape == (61, 50)
+    assert result.segments == [('три', 2, 61 * 50)] and result.areas == {'три': 61 * 50}
 
 
 def test_a_map(make_file):
