@@ -14,7 +14,7 @@ from ..check.answers import DetectionEvidence, Detections, NmsCall
 from ..check.tolerance import Tolerance
 from ..rewriters.mmcv_ops import nms_kind
 from ..rewriting import FunctionRewriter, RewriteContext
-from .mask_evidence import MASK_THRESHOLDS, RecordPaste, RecordQueries, RecordThreshold
+from .mask_evidence import MASK_THRESHOLDS, RecordPaste, RecordPoints, RecordQueries, RecordThreshold
 
 
 class _RecordNMS(FunctionRewriter):
@@ -86,7 +86,8 @@ class EvidenceRecorder:
         self.cfg = (test_cfg or {}).get('rcnn') or test_cfg or {}
         self.tolerance = tolerance
         self.nms = _RecordNMS()
-        self.paste = RecordPaste(_mask_threshold(self.cfg), tolerance.mask)
+        self.points = RecordPoints(tolerance.mask)
+        self.paste = RecordPaste(_mask_threshold(self.cfg), tolerance.mask, self.points)
         self.masks = RecordThreshold(_mask_threshold(self.cfg), tolerance.mask)
         self.queries = RecordQueries(self.masks)
         self.rejected = [_CountRejected(), _CountRejectedByNMS()]
@@ -97,6 +98,7 @@ class EvidenceRecorder:
         return {
             'nms': self.nms,
             'paste': self.paste,
+            'points': self.points,
             'queries': self.queries,
             'filter': self.rejected[0],
             'multiclass_nms': self.rejected[1],

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..check.answers import Detections
@@ -18,13 +19,48 @@ MASK_THRESHOLDS = ('mask_thr_binary', 'mask_thr')
 """Names in test configs of what a mask's probability must pass; YOLACT has both, and reads the second."""
 
 
+class RecordPoints(FunctionRewriter):
+    """Keeps which points of PointRend's masks it may refine or not: their doubt is that of the last one it refines.
+
+    A point that is not refined keeps another probability, so rounding may move a pixel far from where it was.
+
+    Args:
+        tolerance: part of the logits' range.
+    """
+
+    target = 'mmdet.models.roi_heads.mask_heads.mask_point_head.MaskPointHead.get_roi_rel_points_test'
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self.unsure: Tensor | None = None
+
+    def __call__(self, origin: Callable, head: Any, mask_preds: Tensor, label_preds: Tensor, cfg: Any) -> Any:
+        from mmdet.models.utils.point_sample import get_uncertainty
+
+        doubt = get_uncertainty(mask_preds, label_preds).float()
+        ranked = doubt.flatten(1).sort(dim=1, descending=True)[0]
+        count = min(cfg.subdivision_num_points, ranked.shape[1])
+        unsure = torch.zeros_like(doubt)
+        if count < ranked.shape[1]:
+            last = ranked[:, count - 1 : count + 1].mean(dim=1)[:, None, None, None]
+            spread = mask_preds.flatten(1).amax(dim=1) - mask_preds.flatten(1).amin(dim=1)
+            unsure = ((doubt - last).abs() <= self.tolerance * spread[:, None, None, None]).float()
+        if self.unsure is not None and len(self.unsure) == len(unsure):  # resizing spreads a point to its neighbours
+            before = F.interpolate(F.max_pool2d(self.unsure, 3, 1, 1), size=unsure.shape[-2:])
+            unsure = torch.maximum(unsure, before)
+        self.unsure = unsure
+        return origin(head, mask_preds, label_preds, cfg)
+
+
 class RecordPaste(FunctionRewriter):
     """Keeps the pasted mask probabilities, each only where it was pasted."""
 
     target = 'mmdet.models.roi_heads.mask_heads.fcn_mask_head._do_paste_mask'
 
-    def __init__(self, threshold: float, tolerance: float) -> None:
+    def __init__(self, threshold: float, tolerance: float, points: RecordPoints | None = None) -> None:
         self.threshold, self.tolerance = threshold, tolerance
+        self.points = points
+        self.unsure: list[np.ndarray] = []
         self.size = (0, 0)
         self.pasted: list[tuple[np.ndarray, tuple[slice, ...]]] = []
         self.slopes: list[float] = []
@@ -35,6 +71,9 @@ class RecordPaste(FunctionRewriter):
         # the original's grid of pixels is float32 whatever the masks are, and refuses masks in float64
         pasted, place = origin(masks.float(), boxes.float(), img_h, img_w, skip_empty=skip_empty)
         self.size = int(img_h), int(img_w)
+        if self.points is not None and self.points.unsure is not None:
+            rows = self.points.unsure[len(self.pasted) : len(self.pasted) + len(masks)]
+            self.unsure += list(origin(rows, boxes.float(), img_h, img_w, skip_empty=skip_empty)[0].cpu().numpy() > 0)
         self.pasted += [(mask, place) for mask in pasted.cpu().numpy()]
         self.slopes += map(_slope, masks.float().cpu().numpy()[:, 0], boxes.float().cpu().numpy())
         return pasted, place
@@ -56,6 +95,8 @@ class RecordPaste(FunctionRewriter):
         undecided = np.zeros((len(self.pasted), *self.size), bool)
         for row, (mask, place) in enumerate(self.pasted):
             undecided[row][place] = np.abs(mask - self.threshold) <= margins[row]
+            if self.unsure:
+                undecided[row][place] |= self.unsure[row]
         return undecided
 
     def rounding(self, answer: Detections, double: Detections, pasted: RecordPaste) -> np.ndarray:
