@@ -114,13 +114,17 @@ def _box_steps(model: nn.Module) -> list[str]:
     """Names of the layers that move boxes stage by stage: large steps multiply rounding, and leave the image, outside
     of which mmdet pastes no mask.
     """
-    return [
-        f'{head}.{name}'
-        for head, module in model.named_modules()
-        if type(module).__name__ == 'SparseRoIHead'
-        for name, _ in module.named_modules()
-        if name.endswith('fc_reg')
-    ]
+    found = []
+    for head, module in model.named_modules():
+        if type(module).__name__ == 'SparseRoIHead':
+            found += [f'{head}.{name}' for name, _ in module.named_modules() if name.endswith('fc_reg')]
+        if getattr(model, 'with_box_refine', False) and isinstance(
+            getattr(module, 'reg_branches', None), nn.ModuleList
+        ):
+            for index, branch in enumerate(module.reg_branches):
+                last = [name for name, layer in branch.named_modules() if isinstance(layer, nn.Linear)][-1]
+                found.append(f'{head}.reg_branches.{index}.{last}')
+    return found
 
 
 def _tell_queries_apart(model: nn.Module, generator: torch.Generator) -> None:
