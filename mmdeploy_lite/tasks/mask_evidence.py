@@ -235,7 +235,7 @@ class RecordThreshold:
             alike = np.flatnonzero((double.labels == answer.labels[row]) & (away <= Tolerance().score))
             if not len(alike):
                 continue
-            # SOLO has no boxes, and those of Mask2Former move with a pixel of their masks: the nearest one, not a near one
+            # SOLO has no boxes, and those of Mask2Former move with a pixel of their masks: the nearest, however far
             distance = np.abs(double.bboxes[alike] - answer.bboxes[row]).max(axis=1)
             nearest = alike[np.lexsort((away[alike], distance))[0]]
             moved[row] = np.abs(self.probabilities[row] - recorded.probabilities[nearest]).max()
