@@ -10,6 +10,7 @@ deploy = dict(
         psa_mask=dict(type='PSAMask'),
         generated_kernels=dict(type='GeneratedKernels'),
         points_of_test=dict(type='PointsOfTest'),
+        feature_fusion=dict(type='FeatureFusion'),
         clip_text_encoder=dict(type='CLIPTextEncoder'),
     )
 )

@@ -131,6 +131,11 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('mmseg/models/segmentors/base.py', 'if C > 1', _CHANNELS),
     AllowedLine('mmcv/ops/cc_attention.py', "torch.tensor(float('-inf'))", 'minus infinity'),
     AllowedLine('mmseg/models/decode_heads/knet_head.py', 'if mask_h != H or mask_w != W', 'the strides of the config'),
+    AllowedLine(
+        'mmseg/models/decode_heads/dpt_head.py',
+        'if x.shape != inputs[1].shape',
+        'FeatureFusion gives both one size',
+    ),
     AllowedLine('mmseg/models/decode_heads/dnl_head.py', 'torch.tensor(', 'the number of channels and the temperature'),
     AllowedLine('mmseg/models/segmentors/base.py', 'for i in range(batch_size)', 'the batch size is fixed'),
     AllowedLine('encoder_decoder.py', "_['ori_shape'] == ori_shape", 'only logs that the images of a batch differ'),

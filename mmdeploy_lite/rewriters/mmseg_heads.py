@@ -86,6 +86,23 @@ class PointsOfTest(FunctionRewriter):
 
 
 @REWRITERS.register_module()
+class FeatureFusion(FunctionRewriter):
+    """DPT's fusion gets its second map in the first one's size; resizing to the same size changes nothing.
+
+    The original resizes only where the sizes differ, which is where the patches of an image are odd in number.
+    """
+
+    target = 'mmseg.models.decode_heads.dpt_head.FeatureFusionBlock.forward'
+
+    def __call__(self, origin: Callable, block: Any, x: Tensor, *others: Tensor) -> Tensor:
+        from mmseg.models.utils import resize
+
+        if static_size(x) is None:
+            others = tuple(resize(other, size=x.shape[2:], mode='bilinear', align_corners=False) for other in others)
+        return origin(block, x, *others)
+
+
+@REWRITERS.register_module()
 class CLIPTextEncoder(FunctionRewriter):
     """The embeddings of the class names as a constant: they depend on the weights and the config alone."""
 

@@ -78,6 +78,19 @@ class TestPointsOfTest:
         graph.check(noise(2, 2, 4, 5, 6), atol=1e-6)  # fewer pixels than points
 
 
+def test_feature_fusion_of_any_size(traced):
+    from mmseg.models.decode_heads.dpt_head import FeatureFusionBlock
+
+    torch.manual_seed(0)
+    block = FeatureFusionBlock(4, dict(type='ReLU'), None).eval()
+    block.requires_grad_(False)
+    args = [noise(0, 1, 4, 6, 8), noise(1, 1, 4, 6, 8)]
+    graph = traced(block, args, ['FeatureFusion', 'Resize'], [[2, 3], [2, 3]], True)
+    assert graph.unknown == []
+    graph.check(noise(2, 1, 4, 6, 8), noise(3, 1, 4, 6, 8), atol=1e-5)
+    graph.check(noise(2, 1, 4, 5, 7), noise(3, 1, 4, 6, 8), atol=1e-5)
+
+
 def test_text_embeddings_are_a_constant(traced):
     from mmseg.models.text_encoder import CLIPTextEncoder
 
