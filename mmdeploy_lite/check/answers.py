@@ -265,10 +265,14 @@ class SegEvidence:
             is within tolerance of the range.
         float64: (H, W) integer label map in double precision, or a function that returns it (or None), called at most
             once and only when a clear pixel differs.
+        unstable: a function that returns (H, W) bool: pixels where PyTorch itself is undecided, since it answers an
+            image that is moved by less than a rounding with logits as far away as the two best are from each other.
+            Called when float64 does not explain all that differs.
     """
 
     undecided: np.ndarray | None = None
     float64: np.ndarray | Callable[[], np.ndarray | None] | None = None
+    unstable: Callable[[], np.ndarray] | None = None
 
     def float64_answer(self) -> np.ndarray | None:
         """The double-precision label map, run on the first call and kept."""

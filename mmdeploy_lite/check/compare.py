@@ -96,7 +96,8 @@ def compare_seg_map(
 ) -> Comparison:
     """Compare label maps pixel by pixel.
 
-    A pixel may differ where PyTorch is undecided, or where the backend answers what PyTorch answers in float64. With
+    A pixel may differ where PyTorch is undecided, or where the backend answers what PyTorch answers in float64, or
+    where PyTorch answers otherwise when the image is moved by less than a rounding. With
     more than ``tol.undecidable_share`` of all pixels excused, the verdict is "undecidable".
 
     Args:
@@ -124,6 +125,10 @@ def compare_seg_map(
     if clear.any() and (double := evidence.float64_answer()) is not None:
         _require_map(double, ref, 'float64')
         clear = clear & (out.seg_map != double)
+    if clear.any() and evidence.unstable is not None:
+        unstable = evidence.unstable()
+        _require_map(unstable, ref, 'unstable')
+        clear = clear & ~unstable
     result.matched = int((~differs).sum())
     result.clear_pixels = int(clear.sum())
     result.excused_pixels = int(differs.sum()) - result.clear_pixels

@@ -47,6 +47,18 @@ class TestSegMap:
         assert compare_seg_map(a_map(), changed(3), evidence=SegEvidence(float64=other)).clear_pixels == 1
         assert compare_seg_map(a_map(), changed(3), evidence=SegEvidence(float64=lambda: None)).clear_pixels == 3
 
+    def test_where_pytorch_is_unstable_it_may_differ(self) -> None:
+        ref = np.zeros((20, 20), dtype=np.int64)
+        out = ref.copy()
+        out[3, 4] = out[5, 6] = 1
+        unstable = np.zeros((20, 20), dtype=bool)
+        unstable[3, 4] = True
+        one = compare_seg_map(SegMap(ref), SegMap(out), None, SegEvidence(float64=ref, unstable=lambda: unstable))
+        assert one.verdict == 'unequal' and (one.clear_pixels, one.excused_pixels) == (1, 1)
+        both = compare_seg_map(SegMap(ref), SegMap(out), None, SegEvidence(unstable=lambda: unstable | (out == 1)))
+        assert both.equal and both.excused_pixels == 2
+        compare_seg_map(SegMap(ref), SegMap(ref), None, SegEvidence(unstable=lambda: 1 / 0))  # not asked
+
     def test_float64_runs_only_for_clear_pixels(self) -> None:
         def never() -> np.ndarray:
             raise AssertionError('the float64 run was not needed')

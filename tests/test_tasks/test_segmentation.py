@@ -5,9 +5,13 @@ from __future__ import annotations
 import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
 
 import torch  # isort: skip
+import numpy as np
+from mmengine.structures import PixelData
+from mmseg.structures import SegDataSample
 from torch import nn
 
-from mmdeploy_lite.tasks.segmentation import fix_random_bases
+from mmdeploy_lite.tasks import Sample
+from mmdeploy_lite.tasks.segmentation import SemanticSegmentation, fix_random_bases
 
 
 def model(rand_init: bool) -> nn.Module:
@@ -16,6 +20,28 @@ def model(rand_init: bool) -> nn.Module:
     torch.manual_seed(0)
     options = dict(MD_S=1, MD_R=4, train_steps=2, eval_steps=2, rand_init=rand_init)
     return nn.Sequential(Hamburger(8, options)).eval()
+
+
+def test_pixels_that_hang_on_a_rounding_are_unstable() -> None:
+    """A threshold inside the network, on which one side of the image lies exactly."""
+
+    class Task(SemanticSegmentation):
+        threshold = 0.5
+
+        def __init__(self) -> None:
+            pass
+
+        def test_step(self, sample: Sample, double: bool = False) -> SegDataSample:
+            level = sample.inputs.float()[0] / 255
+            logits = torch.stack([level, (level > 100 / 255).float() * 0.5 + 0.3, level - 5])
+            return SegDataSample(seg_logits=PixelData(data=logits))
+
+    image = torch.full((3, 8, 10), 60, dtype=torch.uint8)
+    image[:, :, 5:] = 100
+    sample = Sample('', np.zeros((8, 10, 3), np.uint8), image, None)
+    task = Task()
+    unstable = task._unstable(sample, task.test_step(sample), runs=6)
+    assert not unstable[:, :5].any() and unstable[:, 5:].mean() > 0.9
 
 
 class TestRandomBases:
