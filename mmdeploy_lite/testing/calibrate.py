@@ -268,6 +268,8 @@ def _score_layers(model: nn.Module) -> list[_ScoreLayer]:
         softmax = head is not None and not getattr(head.loss_cls, 'use_sigmoid', False)
         softmax = softmax and len(layer.bias) % (head.num_classes + 1) == 0  # not every sigmoid loss says so
         outputs = len(layer.bias) if head is None else head.num_classes + softmax
+        if len(layer.bias) % outputs:  # Seesaw loss: classes and objectness, which no one shift silences
+            continue
         found.append(_ScoreLayer(layer, outputs, softmax))
     return found
 
