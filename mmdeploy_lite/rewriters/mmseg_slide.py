@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedError
@@ -175,8 +176,8 @@ class TracedGrid:
         """The windows that see each pixel: as many pairs as there are at most.
 
         Returns:
-            (size,) int64, place of the pixel in the row of all windows put side by side, and (size,) bool, whether
-            there is such a window.
+            (size,) int64, place of the pixel in the row of all windows put side by side, or behind it where there is no
+            such window; and (size,) bool, whether there is.
         """
         pixel = torch.arange(self.size, device=self.size.device)
         last = self.count - 1
@@ -189,7 +190,7 @@ class TracedGrid:
         offset = pixel - (self.size - self.window)  # the last window ends with the image
         found.append((last.expand_as(pixel), offset, offset >= 0))
         return [
-            (torch.where(there, window * self.window + offset, torch.zeros_like(pixel)), there)
+            (torch.where(there, window * self.window + offset, self.count * self.window), there)
             for window, offset, there in found
         ]
 
@@ -214,20 +215,17 @@ def _of_any_size(model: Any, inputs: Tensor, batch_img_metas: list[dict]) -> Ten
         logits = model.encode_decode(loops.begin(windows), metas)
     logits = loops.end(logits, windows)
     classes = python_shape(logits)[2]
-    # rows of windows put side by side, (rows, N, C, h, columns * w), then under each other
-    logits = logits.reshape(rows.count, columns.count, batch, classes, height, width).permute(0, 2, 3, 4, 1, 5)
-    wide = _gathered(logits.flatten(4), 4, columns.covering())
-    wide = wide.permute(1, 2, 0, 3, 4).flatten(2, 3)
-    total = _gathered(wide, 2, rows.covering())
+    # the windows of a column under each other, (N, C, columns, rows * h, w), then the columns side by side
+    logits = logits.reshape(rows.count, columns.count, batch, classes, height, width).permute(2, 3, 1, 0, 4, 5)
+    tall = _summed(logits.flatten(3, 4), 3, rows.covering())
+    total = _summed(tall.permute(0, 1, 3, 2, 4).flatten(3, 4), 3, columns.covering())
     counts = [sum(there.to(total) for _, there in grid.covering()) for grid in (rows, columns)]
     return total / (counts[0][:, None] * counts[1])
 
 
-def _gathered(values: Tensor, axis: int, covering: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The sum over the windows that see each pixel, along one axis."""
-    shape = [1] * values.dim()
-    shape[axis] = -1
-    nothing = values.new_zeros(())
-    return _sum(
-        [torch.where(there.view(shape), values.index_select(axis, place), nothing) for place, there in covering]
-    )
+def _summed(values: Tensor, axis: int, covering: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The sum over the windows that see each pixel, along one axis: where there is none, a zero behind all is read."""
+    pads = [0] * (2 * (values.dim() - axis))
+    pads[-1] = 1
+    values = F.pad(values, pads)
+    return _sum([values.index_select(axis, place) for place, _ in covering])
