@@ -211,9 +211,9 @@ class TestStandIn:
             importlib.import_module('mmcv._ext.nms')
 
     def test_unknown_operator_fails_when_called_and_names_itself(self) -> None:
-        operator = mmcv._ext.carafe_forward
-        assert callable(operator) and operator.__name__ == 'carafe_forward'
-        with pytest.raises(NotImplementedError, match=r"'carafe_forward'.*mmcv-lite.*full mmcv"):
+        operator = mmcv._ext.three_nn_forward
+        assert callable(operator) and operator.__name__ == 'three_nn_forward'
+        with pytest.raises(NotImplementedError, match=r"'three_nn_forward'.*mmcv-lite.*full mmcv"):
             operator(torch.zeros(1), factor=2)
         with pytest.raises(DeployError, match="'border_align_forward'"):
             mmcv.ops.border_align(torch.zeros(1, 4, 2, 2), torch.zeros(1, 4, 4), 1)
