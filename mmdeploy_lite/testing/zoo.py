@@ -269,7 +269,32 @@ def write_table(entries: Sequence[dict[str, Any]], path: Path) -> None:
         lines += ['| ' + ' | '.join([*columns, 'H, W', 'batch', 'note']) + ' |', '| --- ' * 10 + '|']
         lines += [_row(entry) for entry in chosen]
         lines += ['']
-    path.write_text('\n'.join(lines), encoding='utf-8')
+    path.write_text('\n'.join([*lines, *_rewriters(entries)]), encoding='utf-8')
+
+
+def _rewriters(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """Which families each rewriter serves: where it was called, not where it was needed."""
+    families: dict[str, set[str]] = {}
+    for entry in entries:
+        for key in entry.get('rewriters', ()):
+            families.setdefault(key, set()).add(entry['family'])
+    folder = Path(__file__).parents[1] / 'rewriters'
+    sources = [path.read_text(encoding='utf-8').splitlines() for path in sorted(folder.glob('*.py'))]
+    count = sum(bool(line.strip()) for source in sources for line in source)
+    registered = sum(line.startswith('@REWRITERS.register_module') for source in sources for line in source)
+    lines = [
+        '## The rewriters',
+        '',
+        f'{registered} in {count} lines, comments included (`mmdeploy_lite/rewriters/`). Those that were called in the'
+        ' runs above, by the number of families:',
+        '',
+        '| rewriter | families | which |',
+        '| --- | --- | --- |',
+    ]
+    for key, names in sorted(families.items(), key=lambda item: (-len(item[1]), item[0])):
+        shown = ', '.join(sorted(names)) if len(names) <= 12 else ', '.join([*sorted(names)[:12], '...'])
+        lines.append(f'| `{key}` | {len(names)} | {shown} |')
+    return [*lines, '']
 
 
 def _row(entry: dict[str, Any]) -> str:
