@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def save(model: onnx.ModelProto, path: Path, external: bool = False) -> None:
             tensor.ClearField('data_location')
         data = Path(folder, name)
         if data.is_file():  # of a model with small tensors only, there is none
+            shutil.copymode(Path(folder, path.name), data)  # onnx makes it unreadable for other users
             os.replace(data, path.parent / name)
         os.replace(Path(folder, path.name), path)
 

@@ -33,6 +33,7 @@ def test_moved_folder_and_another_working_directory(plain, tmp_path, monkeypatch
     result = deploy(tmp_path / 'made', **{'deploy.external_data': True})
     assert result.equal
     (data,) = (tmp_path / 'made').glob('model.*.data')
+    assert data.stat().st_mode == result.path.stat().st_mode
     facts = result.report.file
     assert facts.data == [data.name] and facts.bytes == result.path.stat().st_size + data.stat().st_size
     assert result.path.stat().st_size < plain.path.stat().st_size / 2
