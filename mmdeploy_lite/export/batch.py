@@ -115,7 +115,10 @@ def _body(graph: onnx.GraphProto, rows: list[onnx.ValueInfoProto], whole: list[o
         one = onnx.ValueInfoProto(name=f'{value.name}_one')
         one.type.tensor_type.elem_type = value.type.tensor_type.elem_type
         outputs.append(one)
-    return helper.make_graph(nodes, 'image', inputs, outputs, initializer=graph.initializer)
+    body = helper.make_graph(nodes, 'image', inputs, outputs, initializer=graph.initializer)
+    for tensor in body.initializer:  # an output may be a constant: the count of a model that always answers as many
+        tensor.name = inner.get(tensor.name, tensor.name)
+    return body
 
 
 def _rename(node: onnx.NodeProto, new: dict[str, str]) -> None:
