@@ -112,7 +112,7 @@ def deploy(
         samples = [task.prepare(*item) for item in [*named, *variants(*named[0])]]
     with TemporaryFile(prepared.folder) as temporary:
         exporting = Exporting(task, prepared.loaded, prepared.settings, prepared.steps, temporary, stages)
-        reason = f'exported with --shape {shape[0]} {shape[1]}' if shape else task.static_reason()
+        reason = f'exported with --shape {shape[0]} {shape[1]}' if shape else None
         attempt = exporting.run(samples, reason)
         if carries_pipeline and not task.runtime_reads:
             attempt.verification.not_exercised.append(f"the runtime: it does not read '{task.outputs}' outputs")

@@ -135,13 +135,8 @@ def deploy_command(args: argparse.Namespace) -> int:
             args.config,
             args.checkpoint,
             args.images,
-            deploy_cfg=args.deploy_cfg,
-            work_dir=args.work_dir,
             shape=_shape(args.shape),
-            device=args.device,
-            cfg_options=args.cfg_options,
-            allow_mismatch=args.allow_mismatch,
-            unsafe_checkpoint=args.unsafe_checkpoint,
+            **_options(args),
             stages=stages,
         )
     result.report.print(console)
@@ -204,13 +199,8 @@ def benchmark_command(args: argparse.Namespace) -> int:
             peers=args.peer,
             threads=args.threads,
             runs=args.runs,
-            deploy_cfg=args.deploy_cfg,
-            work_dir=args.work_dir,
             shape=_shape(args.shape),
-            device=args.device,
-            cfg_options=args.cfg_options,
-            allow_mismatch=args.allow_mismatch,
-            unsafe_checkpoint=args.unsafe_checkpoint,
+            **_options(args),
             stages=stages,
         )
     height, width = result.shape
@@ -249,12 +239,7 @@ def test_command(args: argparse.Namespace) -> int:
             args.onnx,
             pytorch=not args.file_only,
             stages=stages,
-            deploy_cfg=args.deploy_cfg,
-            work_dir=args.work_dir,
-            device=args.device,
-            cfg_options=args.cfg_options,
-            allow_mismatch=args.allow_mismatch,
-            unsafe_checkpoint=args.unsafe_checkpoint,
+            **_options(args),
         )
     size = f', all brought to {result.shape[0]} x {result.shape[1]}' if result.shape else ''
     table = Table(title=f'{result.images} images{size}')
@@ -271,6 +256,12 @@ def test_command(args: argparse.Namespace) -> int:
         verdict = 'equal to four digits' if result.equal else f'not equal: {", ".join(result.differing)}'
         console.print(verdict, highlight=False)
     return 0 if result.equal else 1
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """What :func:`add_model_arguments` adds, as keyword arguments of :mod:`mmdeploy_lite.apis`."""
+    names = ('deploy_cfg', 'work_dir', 'device', 'cfg_options', 'allow_mismatch', 'unsafe_checkpoint')
+    return {name: getattr(args, name) for name in names}
 
 
 def _shape(values: Sequence[str] | None) -> tuple[int, int] | None:

@@ -39,7 +39,7 @@ def main() -> int:
             entry = future.result()
             entries = merged(entries, entry)
             path.write_text(json.dumps(entries, indent=1) + '\n', encoding='utf-8')
-            write_table(entries, path.with_suffix('.md'))
+            write_table(entries, path.with_suffix('.md'), len(configs))
             progress.console.print(
                 f'{entry["status"]:<14} {entry["config"]}  {entry.get("note", "")[:120]}', highlight=False
             )

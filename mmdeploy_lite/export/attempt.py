@@ -64,7 +64,7 @@ class Exporting:
     path: Path
     stages: Stages
 
-    def run(self, samples: list[Sample], reason: str | None) -> Attempt:
+    def run(self, samples: list[Sample], reason: str | None = None) -> Attempt:
         """Export with dynamic height and width, or fixed ones where there is a reason or it turns out to be needed.
 
         Args:

@@ -24,14 +24,19 @@ def foreign_operators(model: onnx.ModelProto) -> list[str]:
     ]
 
 
-def sizes_from_values(model: onnx.ModelProto) -> list[str]:
+def sizes_from_values(model: onnx.ModelProto, only_loops: bool = False) -> list[str]:
     """Operators whose results have as many elements as the image's content decides, where every size was taken for
     fixed.
+
+    Args:
+        model: the graph.
+        only_loops: sizes are fixed in the bodies of loops, as those of the windows of slide inference are.
     """
-    found = sorted({node.op_type for node in all_nodes(model.graph)} & _SIZED_BY_VALUES)
+    graphs = [body for node in model.graph.node for body in subgraphs(node)] if only_loops else [model.graph]
+    found = sorted({node.op_type for graph in graphs for node in all_nodes(graph)} & _SIZED_BY_VALUES)
     return [
         f'{name} gives as many elements as the image decides, and sizes are frozen in a graph of fixed height and'
-        ' width; drop the rewriter fixed_sizes (deploy.rewriters.fixed_sizes=None)'
+        ' width, and in a window; drop the rewriter fixed_sizes (deploy.rewriters.fixed_sizes=None)'
         for name in found
     ]
 

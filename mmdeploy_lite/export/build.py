@@ -108,8 +108,8 @@ def build_graph(
             for module in live_modules(wrapper, lost, run)
         ]
     problems += foreign_operators(graph.model)
-    if state.fixed_sizes:
-        problems += sizes_from_values(graph.model)
+    if task.sizes_follow_image and 'fixed_sizes' in rewriters:
+        problems += sizes_from_values(graph.model, only_loops=not state.fixed_sizes)
     _keep_img_shape(graph.model, task)
     # of one class the labels are zeros, as many as there are boxes
     counts = ('num_dets', 'labels') if task.num_classes == 1 else ('num_dets',)

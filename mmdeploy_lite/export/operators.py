@@ -321,7 +321,7 @@ def _soft_nms(
 ) -> tuple[Tensor, Tensor]:
     x1, y1, x2, y2 = boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
     area = (x2 - x1 + offset) * (y2 - y1 + offset)
-    place = torch.arange(boxes.size(0))
+    place = torch.arange(boxes.size(0), device=boxes.device)
     taken = torch.full_like(place, boxes.size(0))
     turn = torch.zeros_like(place[:1])
     left = scores > -math.inf

@@ -217,10 +217,11 @@ def _of_any_size(model: Any, inputs: Tensor, batch_img_metas: list[dict]) -> Ten
     classes = python_shape(logits)[2]
     # the windows of a column under each other, (N, C, columns, rows * h, w), then the columns side by side
     logits = logits.reshape(rows.count, columns.count, batch, classes, height, width).permute(2, 3, 1, 0, 4, 5)
-    tall = _summed(logits.flatten(3, 4), 3, rows.covering())
-    total = _summed(tall.permute(0, 1, 3, 2, 4).flatten(3, 4), 3, columns.covering())
-    counts = [sum(there.to(total) for _, there in grid.covering()) for grid in (rows, columns)]
-    return total / (counts[0][:, None] * counts[1])
+    in_rows, in_columns = rows.covering(), columns.covering()
+    tall = _summed(logits.flatten(3, 4), 3, in_rows)
+    total = _summed(tall.permute(0, 1, 3, 2, 4).flatten(3, 4), 3, in_columns)
+    per_row, per_column = (_sum([there.to(total) for _, there in covering]) for covering in (in_rows, in_columns))
+    return total / (per_row[:, None] * per_column)
 
 
 def _summed(values: Tensor, axis: int, covering: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -183,10 +183,6 @@ class BaseTask(abc.ABC):
 
         return list(find_nms_configs(getattr(self.model, 'test_cfg', None)))
 
-    def static_reason(self) -> str | None:
-        """Why height and width cannot be dynamic; None where they may be."""
-        return None
-
     @property
     def least_size(self) -> tuple[int, int]:
         """(h, w) in pixels that a file of any size takes at least."""

@@ -130,9 +130,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
     stages = Stages()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'model.onnx')
-        attempt = Exporting(model.task, model.loaded, settings, model.steps, path, stages).run(
-            samples, model.task.static_reason()
-        )
+        attempt = Exporting(model.task, model.loaded, settings, model.steps, path, stages).run(samples)
         ratio = _time_ratio(model.task, samples[0], path, settings)
         megabytes = path.stat().st_size / 1e6
         any_batch = _any_batch(model.task, path, attempt.samples)
@@ -246,13 +244,21 @@ def run_in_process(config: str, seconds: int) -> dict[str, Any]:
         return {**failed, 'note': last}
 
 
-def write_table(entries: Sequence[dict[str, Any]], path: Path) -> None:
-    """``docs/zoo.md`` from the entries of ``docs/zoo.json``."""
+def write_table(entries: Sequence[dict[str, Any]], path: Path, total: int) -> None:
+    """``docs/zoo.md`` from the entries of ``docs/zoo.json``.
+
+    Args:
+        entries: of the configs that were run.
+        path: of the page.
+        total: number of configs in the lists.
+    """
     lines = [
         '# The zoo',
         '',
         'Calibrated random weights, three images and an empty one, and other sizes where the file takes them. Made by',
-        '`make zoo` from `docs/zoo.json`; every row is a run.',
+        f'`make zoo` from `docs/zoo.json`; every row is a run. {len(entries)} of the {total} configs in'
+        ' `tools/zoo_configs` have been run; `make zoo` runs the others. Where the column `batch` is empty, it was not'
+        ' tried.',
         '',
     ]
     for package, title in (('mmdet', 'MMDetection'), ('mmseg', 'MMSegmentation')):

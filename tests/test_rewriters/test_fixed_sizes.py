@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmdeploy_lite.export import ExportState, exporting
+from mmdeploy_lite.export import ExportState, exporting, loops
 from mmdeploy_lite.export.audit import sizes_from_values
 from mmdeploy_lite.export.shapes import sizes_traced
 from mmdeploy_lite.rewriters.torch_ops import FixedSizes
@@ -53,3 +53,19 @@ def test_sizes_that_the_content_decides_are_named(traced):
     graph = traced(lambda x: x[x > 0], [torch.randn(9)], ['FixedSizes'])
     assert [line.split()[0] for line in sizes_from_values(graph.model)] == ['NonZero']
     assert sizes_from_values(traced(lambda x: x * 2, [torch.randn(9)], ['FixedSizes']).model) == []
+
+
+def test_in_a_window_sizes_are_fixed_too(traced):
+    """Of an image of any size, the windows of slide inference are of one."""
+
+    def windows(x):
+        rows = x.unflatten(0, (-1, 3))
+        return loops.end(network(loops.begin(rows)), rows).sum()
+
+    def network(row):
+        return row[row > 0].sum()
+
+    graph = traced(windows, [torch.randn(9)], ['FixedSizes'], [[0]], dynamic=True)
+    assert [line.split()[0] for line in sizes_from_values(graph.model, only_loops=True)] == ['NonZero']
+    outside = traced(lambda x: x[x > 0], [torch.randn(9)], ['FixedSizes'])
+    assert sizes_from_values(outside.model, only_loops=True) == []

@@ -1,0 +1,107 @@
+"""Two small models, and ``deploy`` on them in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+from mmengine.registry import DefaultScope
+
+from mmdeploy_lite import cli
+from mmdeploy_lite.loading import load_config
+from mmdeploy_lite.testing.images import empty, scene
+from mmdeploy_lite.testing.models import find_busy, zoo_model
+
+SCALE = (96, 64)
+SEGMENTOR = {
+    'model.backbone.base_channels': 4,
+    'model.decode_head.in_channels': 32,
+    'model.decode_head.channels': 8,
+    'model.auxiliary_head.in_channels': 16,
+    'model.auxiliary_head.channels': 8,
+    'model.pretrained': None,
+    'test_dataloader.dataset.pipeline.1.scale': SCALE,
+}
+DETECTOR = {
+    'model.backbone.base_channels': 4,
+    'model.neck.in_channels': [4, 8, 16, 32],
+    'model.neck.out_channels': 8,
+    'model.bbox_head.in_channels': 8,
+    'model.bbox_head.feat_channels': 8,
+    'model.bbox_head.stacked_convs': 1,
+    'test_dataloader.dataset.pipeline.1.scale': SCALE,
+}
+PREVIOUS = b'a file of an earlier run'
+
+
+class Inputs:
+    """Config, checkpoint and images of two small models, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.image, self.other, self.nothing = folder / 'scene.png', folder / 'other.jpg', folder / 'empty.png'
+        cv2.imwrite(str(self.image), scene(1, SCALE[1], SCALE[0]))
+        cv2.imwrite(str(self.other), scene(2, SCALE[0], SCALE[1]))
+        cv2.imwrite(str(self.nothing), empty(SCALE[1], SCALE[0]))
+        self.segmentor = self._write('segmentor', 'mmseg::fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024.py', SEGMENTOR)
+        self.detector = self._write('detector', 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py', DETECTOR)
+
+    def _write(self, name: str, base: str, options: dict) -> tuple[Path, Path]:
+        config, checkpoint = self.folder / f'{name}.py', self.folder / f'{name}.pth'
+        load_config(base, options).dump(config)
+        model = zoo_model(str(config), scale=SCALE)
+        if name == 'detector':
+            samples = model.samples({'scene': scene(1, SCALE[1], SCALE[0]), 'empty': empty(SCALE[1], SCALE[0])})
+            find_busy(model, samples[:1], samples[1], more_than=5, distinct=5)
+        torch.save(model.loaded.model.state_dict(), checkpoint)
+        return config, checkpoint
+
+
+@pytest.fixture(scope='module')
+def inputs(tmp_path_factory) -> Inputs:
+    return Inputs(tmp_path_factory.mktemp('inputs'))
+
+
+@pytest.fixture(autouse=True)
+def default_scope():
+    before = dict(DefaultScope._instance_dict)
+    yield
+    DefaultScope._instance_dict.clear()
+    DefaultScope._instance_dict.update(before)
+
+
+@pytest.fixture
+def work_dir(tmp_path) -> Path:
+    folder = tmp_path / 'work'
+    folder.mkdir()
+    (folder / 'model.onnx').write_bytes(PREVIOUS)
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob('*')) if path.is_file()}
+
+
+def run(work_dir: Path | None, *args: object) -> int:
+    words = ['deploy', *map(str, args)]
+    return cli.main([*words, '--work-dir', str(work_dir)] if work_dir is not None else words)
+
+
+@pytest.fixture
+def refused(work_dir, capsys):
+    """Runs ``deploy`` on bad input; returns the line that it says."""
+
+    def check(*args: object, folder: Path | None = None) -> str:
+        before = files(work_dir)
+        code = run(folder or work_dir, *args)
+        captured = capsys.readouterr()
+        assert code == 2, captured.err
+        assert files(work_dir) == before == {'model.onnx': PREVIOUS}
+        assert 'Traceback' not in captured.err + captured.out
+        (line,) = captured.err.splitlines()
+        assert line.startswith('error: ')
+        return line
+
+    return check
