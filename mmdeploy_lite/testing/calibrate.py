@@ -61,6 +61,8 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             module.running_var.uniform_(0.5, 1.5, generator=generator)
         if type(module).__name__ == 'EmbeddingRPNHead':  # boxes around the whole image, not of negative size
             module.init_weights()
+        if type(module).__name__ == 'L2Norm':  # SSD's neck makes it of whatever was in memory
+            module.weight.data.fill_(module.scale)
         for name, parameter in module.named_parameters(recurse=False):
             if name == 'level_embed' or type(module).__name__ == 'TridentConv':  # which nothing but a checkpoint sets
                 nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)

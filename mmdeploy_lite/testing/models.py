@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..errors import DeployError
 from ..loading import LoadedModel, build_model, load_config, use_scope
@@ -82,7 +83,9 @@ def zoo_model(
     """
     cfg = load_config(config, cfg_options)
     edits = edit_config(cfg)
-    loaded = build_model(cfg, None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of what is not calibrated, such as query embeddings
+        loaded = build_model(cfg, None)
     edits += edit_model(loaded.model)
     use_scope(loaded.scope)
     steps = shrink_pipeline(find_test_pipeline(cfg), scale)
