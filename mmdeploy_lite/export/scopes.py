@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -108,25 +108,39 @@ def live_modules(root: nn.Module, modules: Iterable[nn.Module], run: Callable[[i
     modules = list(modules)
     if not modules:
         return []
-    live = []
-    first, second = (_leaf_outputs(root, lambda image=image: run(image)) for image in (0, 1))
     plain = run(0)
-    for module in modules:
+    found = _changing(modules, run, plain)
+    if not found:
+        return []
+    first, second = (_leaf_outputs(root, lambda image=image: run(image)) for image in (0, 1))
+    live = []
+    for module in found:
         if _equal(first.get(module, []), second.get(module, [])):
             continue
         twins = (other for other in first if other not in modules and type(other) is type(module))
-        if any(_equal(first[module], first[twin]) and _equal(second[module], second[twin]) for twin in twins):
-            continue
-        handle = module.register_forward_hook(_disturb)
-        try:
-            disturbed = run(0)
-        except (RuntimeError, IndexError, ValueError):
-            disturbed = []
-        finally:
-            handle.remove()
-        if not _equal(plain, disturbed):
+        if not any(_equal(first[module], first[twin]) and _equal(second[module], second[twin]) for twin in twins):
             live.append(module)
     return live
+
+
+def _changing(
+    modules: Sequence[nn.Module], run: Callable[[int], list[Tensor]], plain: list[Tensor]
+) -> list[nn.Module]:
+    """Those that change the answer when their output is changed, found by halves: most often it is none, in one run."""
+    handles = [module.register_forward_hook(_disturb) for module in modules]
+    try:
+        disturbed = run(0)
+    except (RuntimeError, IndexError, ValueError):
+        disturbed = []
+    finally:
+        for handle in handles:
+            handle.remove()
+    if _equal(plain, disturbed):
+        return []
+    if len(modules) == 1:
+        return [*modules]
+    half = len(modules) // 2
+    return [*_changing(modules[:half], run, plain), *_changing(modules[half:], run, plain)]
 
 
 def _equal(first: list[Tensor], second: list[Tensor]) -> bool:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,11 +98,8 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
             'empty': empty(height, width),
         }
         samples = model.samples(images)
-        seconds = []
-        for sample in samples:
-            start = time.perf_counter()
+        for sample in samples[::3]:  # the others only differ in size
             model.task.test_step(sample)
-            seconds.append(time.perf_counter() - start)
     except DeployError:
         raise
     except Exception as error:

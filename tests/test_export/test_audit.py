@@ -279,6 +279,24 @@ class TestLostModules:
 
         assert audit(export, image, Network(lambda net, x: x + detour(net.labels(x)), labels=Labels()))[0] == ['labels']
 
+    @pytest.mark.parametrize(('lost', 'runs'), [((), 2), ((5,), 10)])
+    def test_many_suspects_take_few_runs(self, image, lost, runs):
+        def body(net, x):
+            outputs = [head(x) for head in net.heads]
+            return sum((detour(outputs[index]) for index in lost), x)
+
+        network = Network(body, heads=nn.ModuleList([nn.Conv2d(3, 3, 1) for _ in range(8)])).eval()
+        images = [image(0), image(1)]
+        counted = []
+
+        def run(index):
+            counted.append(index)
+            with torch.no_grad():
+                return [network(images[index])]
+
+        assert live_modules(network, network.heads, run) == [network.heads[index] for index in lost]
+        assert len(counted) <= runs
+
     def test_hooks_are_removed(self, export, image):
         network = Network(lambda net, x: x + detour(net.head(x)), head=nn.Conv2d(3, 3, 1))
         before = [(dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in network.modules()]
