@@ -15,7 +15,7 @@ from .check.runtime_check import check_pipeline, check_runtime
 from .errors import ConfigError
 from .export.attempt import Attempt, Exporting, build_from
 from .export.describe import file_facts, versions
-from .loading import LoadedModel, check_image
+from .loading import check_image
 from .prepare import Prepared, prepare
 from .progress import Stages
 from .registry import BACKENDS
@@ -104,6 +104,7 @@ def deploy(
             unsafe_checkpoint=unsafe_checkpoint,
         )
     task, shape = prepared.task, prepared.shape
+    backend = build_from(BACKENDS, prepared.settings.backend)
     carries_pipeline = prepared.settings.input.get('runtime_pipeline', True)
     if carries_pipeline:
         check_pipeline(task)
@@ -118,17 +119,17 @@ def deploy(
             attempt.verification.not_exercised.append(f"the runtime: it does not read '{task.outputs}' outputs")
         elif carries_pipeline:
             with stages.stage('runtime'):
-                backend = prepared.settings.backend
-                options = {key: backend[key] for key in ('providers', 'threads') if key in backend}
+                options = getattr(backend, 'runtime_options', {})
                 checks, skipped = check_runtime(temporary, task, samples[: len(paths)], paths, **options)
             attempt.verification.checks += checks
             attempt.verification.not_exercised += skipped
         report = _report(attempt, prepared, stages, temporary)
+        report.versions = {**report.versions, **getattr(backend, 'versions', {})}
         path = prepared.folder / ('model.onnx' if report.equal else 'model.unequal.onnx')
         report.file.path = str(path)
         with stages.stage('write'):
             # drawn first: it takes longest, and until the end an earlier model.onnx is as it was
-            drawn = _draw(prepared.folder, task, attempt, prepared.loaded, paths)
+            drawn = _draw(prepared, attempt, paths, getattr(backend, 'name', report.backend))
             put_in_place(temporary, path)
             if report.equal:
                 prepared.folder.joinpath('model.unequal.onnx').unlink(missing_ok=True)
@@ -160,8 +161,9 @@ def _report(attempt: Attempt, prepared: Prepared, stages: Stages, path: Path) ->
     )
 
 
-def _draw(folder: Path, task: BaseTask, attempt: Attempt, loaded: LoadedModel, paths: Sequence[Path]) -> list[Path]:
+def _draw(prepared: Prepared, attempt: Attempt, paths: Sequence[Path], backend: str) -> list[Path]:
     """The user's images, which come first among those compared."""
+    task, folder = prepared.task, prepared.folder
     from .check.visualize import save_comparison
 
     drawn = []
@@ -173,7 +175,8 @@ def _draw(folder: Path, task: BaseTask, attempt: Attempt, loaded: LoadedModel, p
             target = folder / f'compare_{path.stem}_{len(drawn)}.png'
         image = sample.image if task.rescale else _shown(sample)
         pair = [task.data_sample(sample, value) for value in (reference, answer)]
-        save_comparison(target, image, *pair, loaded.dataset_meta, task.name)
+        meta = prepared.loaded.dataset_meta
+        save_comparison(target, image, *pair, meta, task.name, titles=('PyTorch', backend))
         drawn.append(target)
     return drawn
 

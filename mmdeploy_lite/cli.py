@@ -154,7 +154,9 @@ def deploy_command(args: argparse.Namespace) -> int:
     console.print(f'report: {Path(result.path).parent / "report.json"}', highlight=False)
     if result.equal:
         if any(check.output == 'runtime' for check in result.report.checks):
-            console.print(f'next: mmdeploy-lite infer {result.path} {args.images[0]}', highlight=False, soft_wrap=True)
+            line = f'next: mmdeploy-lite infer {result.path} {args.images[0]}'
+            line += ' --backend openvino' * (result.report.backend == 'OpenVINOBackend')
+            console.print(line, highlight=False, soft_wrap=True)
         named = f'{args.config} {args.checkpoint} {args.images[0]}'
         console.print(f'next: mmdeploy-lite benchmark {named} --onnx {result.path}', highlight=False, soft_wrap=True)
     return 0 if result.equal else 1

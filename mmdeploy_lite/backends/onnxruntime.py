@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..registry import BACKENDS
 from ..runtime.session import FileSession
@@ -23,6 +24,11 @@ class ONNXRuntimeBackend:
     def __init__(self, providers: Sequence[str] = ('CPUExecutionProvider',), threads: int | None = None) -> None:
         self.providers = tuple(providers)
         self.threads = threads
+
+    @property
+    def runtime_options(self) -> dict[str, Any]:
+        """Of :class:`mmdeploy_lite.runtime.Model`, so that it runs a file as this does."""
+        return dict(providers=self.providers, threads=self.threads)
 
     def load(self, path: str | Path) -> FileSession:
         """Load a file.

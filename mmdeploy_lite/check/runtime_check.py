@@ -43,6 +43,7 @@ def check_runtime(
     images: Sequence[Path],
     providers: Sequence[str] = ('CPUExecutionProvider',),
     threads: int | None = None,
+    backend: str = 'onnxruntime',
 ) -> tuple[list[Check], list[str]]:
     """Run a file on image files as production will; compare with the same file on what the library's pipeline made.
 
@@ -54,7 +55,8 @@ def check_runtime(
         samples: the images as the library's pipeline left them.
         images: their files.
         providers: of ONNX Runtime.
-        threads: of ONNX Runtime.
+        threads: of one run.
+        backend: see :class:`mmdeploy_lite.runtime.Model`.
 
     Returns:
         A comparison per image, and a line for each image that the file does not take.
@@ -63,7 +65,7 @@ def check_runtime(
     model: Model | None = None
     for sample, image in zip(samples, images, strict=True):
         try:
-            model = model or Model(path, providers, threads)
+            model = model or Model(path, providers, threads, backend)
             if not model.takes(sample.shape):
                 height, width = sample.shape
                 skipped.append(f'the runtime on {sample.name}: the pipeline makes {height} x {width} of it')

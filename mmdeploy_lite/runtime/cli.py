@@ -45,6 +45,12 @@ def add_infer_arguments(parser: argparse.ArgumentParser) -> None:
         default=['CPUExecutionProvider'],
         help='of ONNX Runtime, in order of preference (default: CPUExecutionProvider)',
     )
+    parser.add_argument(
+        '--backend',
+        choices=('onnxruntime', 'openvino'),
+        default='onnxruntime',
+        help='that runs the file (default: onnxruntime)',
+    )
     parser.set_defaults(function=infer_command)
 
 
@@ -53,7 +59,7 @@ def infer_command(args: argparse.Namespace) -> int:
 
     An image that cannot be answered is named and left out; the exit code is then 2.
     """
-    model = Model(args.model, args.providers, args.threads)
+    model = Model(args.model, args.providers, args.threads, args.backend)
     paths = [Path(path) for path in args.images]
     writer = Writer(Path(args.out), model, args.score_thr)
     start, exit_code = time.perf_counter(), 0

@@ -13,7 +13,7 @@ from .masks import paste_masks
 from .pipeline import Pipeline, Prepared
 from .preprocess import Preprocess
 from .results import Detections, PanopticMap, SegMap
-from .session import FileSession
+from .session import open_session
 
 _AT_ONCE = 8  # images of a list, for files of any batch size: more would only take more memory
 
@@ -30,6 +30,7 @@ class Model:
         path: the ``.onnx`` file.
         providers: of ONNX Runtime, in order of preference.
         threads: for one operator; None leaves it to ONNX Runtime.
+        backend: 'onnxruntime', or 'openvino', which takes no providers.
 
     Attributes:
         session: the file as a function of arrays; has the metadata.
@@ -49,9 +50,13 @@ class Model:
     """
 
     def __init__(
-        self, path: str | Path, providers: Sequence[str] = ('CPUExecutionProvider',), threads: int | None = None
+        self,
+        path: str | Path,
+        providers: Sequence[str] = ('CPUExecutionProvider',),
+        threads: int | None = None,
+        backend: str = 'onnxruntime',
     ) -> None:
-        self.session = FileSession(path, providers, threads)
+        self.session = open_session(path, providers, threads, backend)
         metadata = self.session.metadata
         try:
             self.task: str = metadata['task']

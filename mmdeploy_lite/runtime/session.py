@@ -47,19 +47,107 @@ def read_metadata(properties: Mapping[str, str]) -> dict[str, Any]:
     return metadata
 
 
-class FileSession:
-    """ONNX Runtime on one file, with inputs checked before they run.
+class Session:
+    """A file as a function of arrays, whatever runs it; inputs are checked before they run.
+
+    Attributes:
+        metadata: see :func:`read_metadata`.
+        input_names: in order.
+        output_names: in order.
+    """
+
+    metadata: dict[str, Any]
+    input_names: list[str]
+    output_names: list[str]
+    _inputs: dict[str, Any]  # name to what has `type`, as ONNX Runtime writes it, and `shape`
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the file.
+
+        Args:
+            feeds: an array per input, of its dtype and shape.
+
+        Returns:
+            An array per output.
+
+        Raises:
+            BackendError: an input is missing, unknown, or of another dtype or size than the file takes.
+        """
+        raise NotImplementedError
+
+    @property
+    def input_shapes(self) -> dict[str, list[int | str]]:
+        """Per input, its sizes: numbers where fixed, names where not."""
+        return {name: list(item.shape) for name, item in self._inputs.items()}
+
+    @property
+    def least_size(self) -> tuple[int, int]:
+        """(h, w) in pixels that ``image`` must have at least."""
+        height, width = self.metadata.get('shapes', {}).get('least', (1, 1))
+        return height, width
+
+    def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
+        if set(feeds) != set(self._inputs):
+            raise BackendError(f'the file takes {", ".join(self._inputs)}, got {", ".join(feeds) or "nothing"}')
+        for name, array in feeds.items():
+            item = self._inputs[name]
+            dtype = _DTYPES.get(item.type)
+            if dtype is not None and array.dtype != dtype:
+                raise BackendError(f"input '{name}' must be {np.dtype(dtype).name}, got {array.dtype}")
+            fixed = [isinstance(size, int) for size in item.shape]
+            if len(array.shape) != len(item.shape) or any(
+                known and size != wanted for known, size, wanted in zip(fixed, array.shape, item.shape, strict=True)
+            ):
+                wanted = ' x '.join(str(size) for size in item.shape)
+                given = ' x '.join(str(size) for size in array.shape)
+                raise BackendError(
+                    f"input '{name}' must be {wanted}, got {given}; "
+                    + self.metadata.get('shapes', {}).get('reason', 'export again with --shape for another size')
+                )
+            if name == 'image' and any(
+                got < least for got, least in zip(array.shape[-2:], self.least_size, strict=True)
+            ):
+                least = ' x '.join(map(str, self.least_size))
+                raise BackendError(
+                    f"input 'image' must be {least} or larger in height and width, the size of its windows; got"
+                    f' {array.shape[-2]} x {array.shape[-1]}'
+                )
+
+
+def open_session(
+    path: str | Path,
+    providers: Sequence[str] = ('CPUExecutionProvider',),
+    threads: int | None = None,
+    backend: str = 'onnxruntime',
+) -> Session:
+    """Load a file with the library that is to run it.
+
+    Args:
+        path: the ``.onnx`` file.
+        providers: of ONNX Runtime.
+        threads: see the sessions.
+        backend: 'onnxruntime' or 'openvino'.
+
+    Raises:
+        BackendError: there is no such backend, or it cannot load the file.
+    """
+    if backend == 'openvino':
+        from .openvino_session import OpenVINOSession
+
+        return OpenVINOSession(path, threads)
+    if backend != 'onnxruntime':
+        raise BackendError(f"there is no backend '{backend}'; use 'onnxruntime' or 'openvino'")
+    return FileSession(path, providers, threads)
+
+
+class FileSession(Session):
+    """ONNX Runtime on one file.
 
     Args:
         path: the ``.onnx`` file.
         providers: of ONNX Runtime, in order of preference.
         threads: for one operator; None leaves it to ONNX Runtime.
         quiet: no warnings from ONNX Runtime.
-
-    Attributes:
-        metadata: see :func:`read_metadata`.
-        input_names: in order.
-        output_names: in order.
 
     Raises:
         BackendError: no such file, not an ONNX file, not made by this package, or a provider that is not there.
@@ -103,59 +191,11 @@ class FileSession:
         self.input_names = list(self._inputs)
         self.output_names = [item.name for item in self._session.get_outputs()]
 
-    @property
-    def input_shapes(self) -> dict[str, list[int | str]]:
-        """Per input, its sizes: numbers where fixed, names where not."""
-        return {name: list(item.shape) for name, item in self._inputs.items()}
-
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the file.
-
-        Args:
-            feeds: an array per input, of its dtype and shape.
-
-        Returns:
-            An array per output.
-
-        Raises:
-            BackendError: an input is missing, unknown, or of another dtype or size than the file takes.
-        """
+        """See :meth:`Session.run`."""
         self._check(feeds)
         try:
             outputs = self._session.run(None, dict(feeds))
         except Exception as error:
             raise BackendError(f'ONNX Runtime failed: {str(error).splitlines()[0]}') from error
         return dict(zip(self.output_names, outputs, strict=True))
-
-    @property
-    def least_size(self) -> tuple[int, int]:
-        """(h, w) in pixels that ``image`` must have at least."""
-        height, width = self.metadata.get('shapes', {}).get('least', (1, 1))
-        return height, width
-
-    def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
-        if set(feeds) != set(self._inputs):
-            raise BackendError(f'the file takes {", ".join(self._inputs)}, got {", ".join(feeds) or "nothing"}')
-        for name, array in feeds.items():
-            item = self._inputs[name]
-            dtype = _DTYPES.get(item.type)
-            if dtype is not None and array.dtype != dtype:
-                raise BackendError(f"input '{name}' must be {np.dtype(dtype).name}, got {array.dtype}")
-            fixed = [isinstance(size, int) for size in item.shape]
-            if len(array.shape) != len(item.shape) or any(
-                known and size != wanted for known, size, wanted in zip(fixed, array.shape, item.shape, strict=True)
-            ):
-                wanted = ' x '.join(str(size) for size in item.shape)
-                given = ' x '.join(str(size) for size in array.shape)
-                raise BackendError(
-                    f"input '{name}' must be {wanted}, got {given}; "
-                    + self.metadata.get('shapes', {}).get('reason', 'export again with --shape for another size')
-                )
-            if name == 'image' and any(
-                got < least for got, least in zip(array.shape[-2:], self.least_size, strict=True)
-            ):
-                least = ' x '.join(map(str, self.least_size))
-                raise BackendError(
-                    f"input 'image' must be {least} or larger in height and width, the size of its windows; got"
-                    f' {array.shape[-2]} x {array.shape[-1]}'
-                )
