@@ -7,7 +7,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -186,6 +186,7 @@ class NmsCall:
         class_offset: Groups were kept apart by shifting each by ``idx * (max coordinate + 1)``, as mmcv does below its
             ``split_thr``. Boxes with negative coordinates then reach into the group before, so it changes results.
             False means one NMS per group.
+        kept: (K,) int64, the candidates that it kept, best first; None when that was not recorded.
     """
 
     boxes: np.ndarray
@@ -196,6 +197,7 @@ class NmsCall:
     max_num: int | None = None
     score_cuts: tuple[float, ...] = ()
     class_offset: bool = True
+    kept: np.ndarray | None = None
 
     def validate(self) -> None:
         """Check shapes and dtypes.
@@ -217,6 +219,25 @@ class NmsCall:
 
 
 @dataclass
+class Levels:
+    """Candidates of a detector, by the level of the pyramid that they, or their proposals, come from.
+
+    Attributes:
+        count: Number of levels.
+        levels: (N,) int, from 0, the finest.
+        scores: (N,) float32.
+        labels: (N,) int64.
+        places: (N,) int64, which place of its level (an anchor, a point), or which proposal, each is of.
+    """
+
+    count: int
+    levels: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    places: np.ndarray
+
+
+@dataclass
 class DetectionEvidence:
     """How sure PyTorch is of one image's detections. All of it comes from the reference run.
 
@@ -230,9 +251,6 @@ class DetectionEvidence:
         scale: (sx, sy) that brings the detections' pixels to the pixels of the last call: ``box_nms = box * scale``.
         float64: The same model's answer in double precision, in the detections' pixels, or a function that returns it
             (or None). A function is called at most once, and only when something else did not explain a difference.
-        moved: A function that returns the model's answers to the same image moved by less than a rounding: what differs
-            between them is undecided, such as which proposals are the best 900 in a model that goes on with those.
-            Called when float64 does not explain all that differs.
         mask_undecided: (K, H, W) bool for the K reference detections: pixels where \\|p - threshold\\| is within
             tolerance.
         mask_rounded: A function that returns such an array of pixels where \\|p - threshold\\| is within twice
@@ -241,6 +259,10 @@ class DetectionEvidence:
             probabilities at the mask's edge change by more than the tolerance.
         rejected: How many candidates the score thresholds rejected before NMS; None when that was not recorded. It
             excuses nothing and only tells whether the images exercised the threshold.
+        levels: Which level of the pyramid each candidate came from; None when that was not recorded. As the next two,
+            it excuses nothing and tells what the images exercised.
+        rois_per_level: How many RoIs each level was asked for; empty for models without.
+        preselected: ``nms_pre`` left out candidates that had passed the threshold; None when that was not recorded.
     """
 
     score_thrs: tuple[float, ...] = ()
@@ -248,10 +270,12 @@ class DetectionEvidence:
     nms_calls: list[NmsCall] = field(default_factory=list)
     scale: tuple[float, float] = (1.0, 1.0)
     float64: Detections | Callable[[], Detections | None] | None = None
-    moved: Callable[[], Iterable[Detections]] | None = None
     mask_undecided: np.ndarray | None = None
     mask_rounded: Callable[[], np.ndarray | None] | None = None
     rejected: int | None = None
+    levels: Levels | None = None
+    rois_per_level: tuple[int, ...] = ()
+    preselected: bool | None = None
 
     def float64_answer(self) -> Detections | None:
         """The double-precision answer, run on the first call and kept."""

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BackendError
+from .answers import DetectionEvidence
 from .comparison import Comparison
 from .coverage import exercised
+from .coverage_inputs import unprepared
+from .coverage_nms import between_boxes, of_levels
 from .report import Check
 from .tolerance import Tolerance
 
@@ -79,6 +82,13 @@ def verify(
         sizes=[sample.shape for sample in samples],
         dynamic=dynamic,
     )
+    pairs = [
+        (reference, evidence)
+        for (reference, _), evidence in zip(result.answers, evidences, strict=True)
+        if isinstance(evidence, DetectionEvidence)
+    ]
+    result.not_exercised += [*between_boxes(pairs), *of_levels(pairs)]
+    result.not_exercised += unprepared(task, samples, [reference for reference, _ in result.answers])
     return result
 
 

@@ -14,6 +14,7 @@ from ..check.answers import DetectionEvidence, Detections, NmsCall
 from ..check.tolerance import Tolerance
 from ..rewriters.mmcv_ops import nms_kind
 from ..rewriting import FunctionRewriter, RewriteContext
+from .level_evidence import RecordCandidates, RecordFilter, RecordMulticlass, RecordRoILevels
 from .mask_evidence import MASK_THRESHOLDS, RecordPaste, RecordPoints, RecordQueries, RecordThreshold
 
 
@@ -34,6 +35,7 @@ class _RecordNMS(FunctionRewriter):
         nms_cfg: dict | None,
         class_agnostic: bool = False,
     ) -> tuple[Tensor, Tensor]:
+        result = origin(boxes, scores, idxs, nms_cfg, class_agnostic)
         if nms_cfg is not None and boxes.shape[-1] == 4 and nms_kind(nms_cfg) == 'nms':
             cuts = [nms_cfg['score_threshold']] if nms_cfg.get('score_threshold', 0) > 0 else []
             self.calls.append(
@@ -46,32 +48,10 @@ class _RecordNMS(FunctionRewriter):
                     nms_cfg.get('max_num'),
                     tuple(cuts),
                     class_offset=boxes.shape[0] < nms_cfg.get('split_thr', 10000),
+                    kept=result[1].long().cpu().numpy(),
                 )
             )
-        return origin(boxes, scores, idxs, nms_cfg, class_agnostic)
-
-
-class _CountRejected(FunctionRewriter):
-    """Counts the scores that a threshold rejects, where the libraries do it in a function of their own."""
-
-    target = 'mmdet.models.utils.misc.filter_scores_and_topk'
-
-    def __init__(self) -> None:
-        self.count: int | None = None
-
-    def __call__(self, origin: Callable, scores: Tensor, score_thr: float, *args: Any, **kwargs: Any) -> Any:
-        self.count = (self.count or 0) + int((scores <= score_thr).sum())
-        return origin(scores, score_thr, *args, **kwargs)
-
-
-class _CountRejectedByNMS(_CountRejected):
-    target = 'mmdet.models.layers.bbox_nms.multiclass_nms'
-
-    def __call__(
-        self, origin: Callable, boxes: Tensor, scores: Tensor, score_thr: float, *args: Any, **kwargs: Any
-    ) -> Any:
-        self.count = (self.count or 0) + int((scores[:, :-1] <= score_thr).sum())
-        return origin(boxes, scores, score_thr, *args, **kwargs)
+        return result
 
 
 class EvidenceRecorder:
@@ -90,7 +70,11 @@ class EvidenceRecorder:
         self.paste = RecordPaste(_mask_threshold(self.cfg), tolerance.mask, self.points)
         self.masks = RecordThreshold(_mask_threshold(self.cfg), tolerance.mask)
         self.queries = RecordQueries(self.masks)
-        self.rejected = [_CountRejected(), _CountRejectedByNMS()]
+        self.filter = RecordFilter()
+        self.multiclass = RecordMulticlass()
+        self.rejected = [self.filter, self.multiclass]
+        self.candidates = RecordCandidates(self.filter)
+        self.roi_levels = RecordRoILevels()
 
     @property
     def recorders(self) -> dict[str, FunctionRewriter]:
@@ -100,8 +84,10 @@ class EvidenceRecorder:
             'paste': self.paste,
             'points': self.points,
             'queries': self.queries,
-            'filter': self.rejected[0],
-            'multiclass_nms': self.rejected[1],
+            'filter': self.filter,
+            'multiclass_nms': self.multiclass,
+            'candidates': self.candidates,
+            'roi_levels': self.roi_levels,
         }
 
     def _score_thrs(self) -> tuple[float, ...]:
@@ -151,6 +137,9 @@ class EvidenceRecorder:
             scale=tuple(map(float, scale)) if in_image_pixels else (1.0, 1.0),
             float64=lambda: None if (double := float64()) is None else double[0],
             rejected=next((item.count for item in reversed(self.rejected) if item.count is not None), None),
+            levels=self.candidates.levels or self.multiclass.levels(calls),
+            rois_per_level=tuple(self.roi_levels.rois),
+            preselected=self.filter.cut,
             mask_undecided=None if record is None else record.undecided(),
             mask_rounded=None if record is None else rounded,
         )

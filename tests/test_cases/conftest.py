@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,114 +15,17 @@ from mmdeploy_lite.check.verify import Verification
 from mmdeploy_lite.tasks import Sample
 from mmdeploy_lite.testing.exporting import Exported, export
 from mmdeploy_lite.testing.images import empty, scene
-from mmdeploy_lite.testing.models import TestModel, zoo_model
+from mmdeploy_lite.testing.models import TestModel
+from mmdeploy_lite.testing.tiny import SCALE, TINY, tiny
 
-SCALE = (160, 128)
+__all__ = ['IMAGES', 'SCALE', 'TINY', 'assert_standard', 'exported_equal', 'references', 'tiny']
+
 IMAGES = {
     'landscape': scene(1, 150, 190),
     'portrait': scene(2, 190, 150),
     'other': scene(3, 150, 190),
     'empty': empty(150, 190),
 }
-
-_BACKBONE = {
-    'model.backbone.depth': 18,
-    'model.backbone.base_channels': 8,
-    'model.neck.in_channels': [8, 16, 32, 64],
-    'model.neck.out_channels': 16,
-}
-_TWO_STAGE = {
-    **_BACKBONE,
-    'model.rpn_head.in_channels': 16,
-    'model.rpn_head.feat_channels': 16,
-    'model.roi_head.bbox_roi_extractor.out_channels': 16,
-    'model.roi_head.bbox_head.in_channels': 16,
-    'model.roi_head.bbox_head.fc_out_channels': 32,
-    'model.roi_head.bbox_head.num_classes': 5,
-    'model.test_cfg.rpn.nms_pre': 50,
-}
-TINY: dict[str, tuple[str, dict[str, Any]]] = {
-    'RetinaNet': (
-        'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py',
-        {
-            **_BACKBONE,
-            'model.bbox_head.in_channels': 16,
-            'model.bbox_head.feat_channels': 16,
-            'model.bbox_head.stacked_convs': 1,
-            'model.bbox_head.num_classes': 5,
-        },
-    ),
-    'YOLOX': (
-        'mmdet::yolox/yolox_tiny_8xb8-300e_coco.py',
-        {
-            'model.backbone.widen_factor': 0.125,
-            'model.neck.in_channels': [32, 64, 128],
-            'model.neck.out_channels': 16,
-            'model.bbox_head.in_channels': 16,
-            'model.bbox_head.feat_channels': 16,
-            'model.bbox_head.num_classes': 5,
-        },
-    ),
-    'RTMDet': (
-        'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py',
-        {
-            'model.backbone.widen_factor': 0.125,
-            'model.neck.in_channels': [32, 64, 128],
-            'model.neck.out_channels': 16,
-            'model.bbox_head.in_channels': 16,
-            'model.bbox_head.feat_channels': 16,
-            'model.bbox_head.num_classes': 20,
-        },
-    ),
-    'Faster R-CNN': ('mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', _TWO_STAGE),
-    'Mask R-CNN': (
-        'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
-        {
-            **_TWO_STAGE,
-            'model.roi_head.mask_roi_extractor.out_channels': 16,
-            'model.roi_head.mask_head.in_channels': 16,
-            'model.roi_head.mask_head.conv_out_channels': 16,
-            'model.roi_head.mask_head.num_classes': 5,
-            'model.test_cfg.rcnn.max_per_img': 30,
-        },
-    ),
-    'FCN': (
-        'mmseg::fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024.py',
-        {
-            'model.backbone.base_channels': 8,
-            'model.decode_head.in_channels': 64,
-            'model.decode_head.channels': 16,
-            'model.auxiliary_head.in_channels': 32,
-            'model.auxiliary_head.channels': 8,
-        },
-    ),
-    'PSPNet': (
-        'mmseg::pspnet/pspnet_r18-d8_4xb2-80k_cityscapes-512x1024.py',
-        {
-            'model.backbone.base_channels': 8,
-            'model.decode_head.in_channels': 64,
-            'model.decode_head.channels': 16,
-            'model.auxiliary_head.in_channels': 32,
-            'model.auxiliary_head.channels': 8,
-        },
-    ),
-    'SegFormer': (
-        'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py',
-        {
-            'model.backbone.embed_dims': 8,
-            'model.backbone.num_layers': [1, 1, 1, 1],
-            'model.decode_head.in_channels': [8, 16, 40, 64],
-            'model.decode_head.channels': 16,
-            'model.decode_head.num_classes': 19,
-        },
-    ),
-}
-
-
-def tiny(name: str, options: Mapping[str, Any] | None = None, **kwargs: Any) -> TestModel:
-    """A model of :data:`TINY` with ``options`` over its config."""
-    config, cut = TINY[name]
-    return zoo_model(config, {**cut, **(options or {})}, scale=kwargs.pop('scale', SCALE), **kwargs)
 
 
 def exported_equal(
