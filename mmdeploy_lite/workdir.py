@@ -9,6 +9,7 @@ import onnx
 from mmengine.config import Config
 
 from .errors import WorkDirError
+from .runtime.seal import file_digest, seal
 
 
 def open_work_dir(work_dir: str | Path | None, cfg: Config) -> Path:
@@ -47,15 +48,17 @@ class TemporaryFile:
 
 
 def save_model(model: onnx.ModelProto, path: Path, external: bool = False) -> None:
-    """Write a graph, see :func:`mmdeploy_lite.export.large.save`.
+    """Write a graph, see :func:`mmdeploy_lite.export.large.save`, and seal it.
 
     Raises:
         WorkDirError: it cannot be written.
     """
-    from .export.large import save
+    from .export.large import data_files, save
 
     try:
         save(model, path, external)
+        beside = data_files(path)
+        seal(path, {file.name: file_digest(file) for file in beside} if beside else None)
     except OSError as error:
         raise WorkDirError(f'{path} cannot be written: {error.strerror}') from error
 

@@ -40,6 +40,7 @@ def describe(
     if reason is not None:
         shapes.update(height=height, width=width, reason=f'the size is fixed: {reason}')
     return {
+        'sealed': True,
         'task': task.name,
         'codebase': task.codebase,
         'classes': list(meta.get('classes') or []),

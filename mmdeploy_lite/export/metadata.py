@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from ..runtime.session import METADATA_KEY, METADATA_VERSION
+from ..runtime.metadata import METADATA_KEY, METADATA_VERSION
 
 
 def write_metadata(model: onnx.ModelProto, description: dict[str, Any]) -> None:

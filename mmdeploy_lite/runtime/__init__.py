@@ -8,6 +8,7 @@ from .model import Model
 from .pipeline import Pipeline, check_steps
 from .preprocess import Preprocess
 from .results import Detections, PanopticMap, SegMap
+from .seal import seal
 from .session import FileSession, read_metadata
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     'SegMap',
     'check_steps',
     'read_metadata',
+    'seal',
 ]

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import BackendError
-from .session import _DTYPES, METADATA_KEY, Session, read_metadata
+from .metadata import METADATA_KEY, read_metadata
+from .seal import check_seal
+from .session import _DTYPES, Session
 
 _TYPES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
@@ -40,17 +42,16 @@ class OpenVINOSession(Session):
         options: dict[str, Any] = {'INFERENCE_PRECISION_HINT': 'f32', 'PERFORMANCE_HINT': 'LATENCY'}
         if threads is not None:
             options['INFERENCE_NUM_THREADS'] = threads
+        properties = check_seal(path, METADATA_KEY)  # first: a damaged graph can crash what reads it
+        try:
+            self.metadata = read_metadata(properties)
+        except BackendError as error:
+            raise BackendError(f'{path}: {error}') from None
         core = openvino.Core()
         try:
             model = core.read_model(str(path))
         except RuntimeError as error:
             raise BackendError(f'OpenVINO cannot read {path}: {_reason(error)}') from error
-        entry = ['framework', METADATA_KEY]  # where OpenVINO keeps an ONNX file's metadata_props
-        found = {METADATA_KEY: model.get_rt_info(entry).astype(str)} if model.has_rt_info(entry) else {}
-        try:
-            self.metadata = read_metadata(found)
-        except BackendError as error:
-            raise BackendError(f'{path}: {error}') from None
         self._inputs = {value.get_any_name(): _describe(value) for value in model.inputs}
         self.input_names = list(self._inputs)
         self.output_names = [value.get_any_name() for value in model.outputs]

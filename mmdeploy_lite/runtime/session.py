@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BackendError
+from .metadata import METADATA_KEY, METADATA_VERSION, read_metadata
+from .seal import check_seal
 
-METADATA_KEY = 'mmdeploy_lite'
-METADATA_VERSION = 1
+__all__ = ['METADATA_KEY', 'METADATA_VERSION', 'FileSession', 'Session', 'open_session', 'read_metadata']
 
 _DTYPES = {
     'tensor(float)': np.float32,
@@ -21,30 +21,6 @@ _DTYPES = {
     'tensor(float16)': np.float16,
     'tensor(bool)': np.bool_,
 }
-
-
-def read_metadata(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The file's own description of itself.
-
-    Args:
-        properties: the file's ``metadata_props``.
-
-    Raises:
-        BackendError: the file was not made by this package, or by a later version of it.
-    """
-    if METADATA_KEY not in properties:
-        raise BackendError(f"the file has no '{METADATA_KEY}' metadata: it was not exported by mmdeploy_lite")
-    try:
-        metadata = json.loads(properties[METADATA_KEY])
-        version = int(metadata['version'])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BackendError(f"the file's '{METADATA_KEY}' metadata cannot be read: {error}") from None
-    if version > METADATA_VERSION:
-        raise BackendError(
-            f"the file's metadata has version {version}, this package reads up to {METADATA_VERSION};"
-            ' update mmdeploy_lite'
-        )
-    return metadata
 
 
 class Session:
@@ -150,7 +126,8 @@ class FileSession(Session):
         quiet: no warnings from ONNX Runtime.
 
     Raises:
-        BackendError: no such file, not an ONNX file, not made by this package, or a provider that is not there.
+        BackendError: no such file, not an ONNX file, not made by this package, not as it was written (see
+            :mod:`mmdeploy_lite.runtime.seal`), or a provider that is not there.
     """
 
     def __init__(
@@ -179,14 +156,15 @@ class FileSession(Session):
             options.log_severity_level = 3
         if threads is not None:
             options.intra_op_num_threads = threads
+        properties = check_seal(path, METADATA_KEY)  # first: a damaged graph can crash what reads it
+        try:
+            self.metadata = read_metadata(properties)
+        except BackendError as error:
+            raise BackendError(f'{path}: {error}') from None
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
         except Exception as error:  # onnxruntime's errors have no common base that older releases export
             raise BackendError(f'ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}') from error
-        try:
-            self.metadata = read_metadata(self._session.get_modelmeta().custom_metadata_map)
-        except BackendError as error:
-            raise BackendError(f'{path}: {error}') from None
         self._inputs = {item.name: item for item in self._session.get_inputs()}
         self.input_names = list(self._inputs)
         self.output_names = [item.name for item in self._session.get_outputs()]

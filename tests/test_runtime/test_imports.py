@@ -50,7 +50,18 @@ def test_what_importing_the_runtime_loads():
     ours = {name for name in loaded if name.startswith('mmdeploy_lite')}
     assert ours == {'mmdeploy_lite', 'mmdeploy_lite.errors', 'mmdeploy_lite.runtime'} | {
         f'mmdeploy_lite.runtime.{name}'
-        for name in ('image', 'masks', 'model', 'pipeline', 'prepared', 'preprocess', 'results', 'session')
+        for name in (
+            'image',
+            'masks',
+            'metadata',
+            'model',
+            'pipeline',
+            'prepared',
+            'preprocess',
+            'results',
+            'seal',
+            'session',
+        )
     }
     assert {name.partition('.')[0] for name in loaded} - sys.stdlib_module_names == {'mmdeploy_lite'}
     assert len(loaded) < 60
