@@ -20,7 +20,7 @@ from .prepare import Prepared, prepare
 from .progress import Stages
 from .registry import BACKENDS
 from .tasks import BaseTask, Sample
-from .workdir import TemporaryFile, put_in_place
+from .workdir import Staging, disk_errors, put_in_place
 
 if TYPE_CHECKING:
     from .evaluation import Evaluation
@@ -111,7 +111,8 @@ def deploy(
     with stages.stage('prepare'):
         named = list(zip([path.name for path in paths], pictures, strict=True))
         samples = [task.prepare(*item) for item in [*named, *variants(*named[0])]]
-    with TemporaryFile(prepared.folder) as temporary:
+    with disk_errors(), Staging(prepared.folder) as staging:
+        temporary = staging.folder / 'model.onnx'
         exporting = Exporting(task, prepared.loaded, prepared.settings, prepared.steps, temporary, stages)
         reason = f'exported with --shape {shape[0]} {shape[1]}' if shape else None
         attempt = exporting.run(samples, reason)
@@ -125,17 +126,16 @@ def deploy(
             attempt.verification.not_exercised += skipped
         report = _report(attempt, prepared, stages, temporary)
         report.versions = {**report.versions, **getattr(backend, 'versions', {})}
-        path = prepared.folder / ('model.onnx' if report.equal else 'model.unequal.onnx')
-        report.file.path = str(path)
+        name = 'model.onnx' if report.equal else 'model.unequal.onnx'
+        report.file.path = str(prepared.folder / name)
         with stages.stage('write'):
-            # drawn first: it takes longest, and until the end an earlier model.onnx is as it was
-            drawn = _draw(prepared, attempt, paths, getattr(backend, 'name', report.backend))
-            put_in_place(temporary, path)
-            if report.equal:
-                prepared.folder.joinpath('model.unequal.onnx').unlink(missing_ok=True)
+            put_in_place(temporary, staging.folder / name)
+            drawn = _draw(staging.folder, prepared, attempt, paths, getattr(backend, 'name', report.backend))
         report.stage_times = dict(stages.times)
-        report.save(prepared.folder / 'report.json')
-    return DeployResult(path, report, drawn, task)
+        report.save(staging.folder / 'report.json')
+        # until here an earlier model.onnx is as it was
+        staging.publish(name, obsolete=['model.unequal.onnx'] if report.equal else [])
+    return DeployResult(prepared.folder / name, report, [prepared.folder / picture.name for picture in drawn], task)
 
 
 def _report(attempt: Attempt, prepared: Prepared, stages: Stages, path: Path) -> Report:
@@ -161,9 +161,9 @@ def _report(attempt: Attempt, prepared: Prepared, stages: Stages, path: Path) ->
     )
 
 
-def _draw(prepared: Prepared, attempt: Attempt, paths: Sequence[Path], backend: str) -> list[Path]:
+def _draw(folder: Path, prepared: Prepared, attempt: Attempt, paths: Sequence[Path], backend: str) -> list[Path]:
     """The user's images, which come first among those compared."""
-    task, folder = prepared.task, prepared.folder
+    task = prepared.task
     from .check.visualize import save_comparison
 
     drawn = []

@@ -88,7 +88,7 @@ def drop_unused_data(folder: Path) -> None:
     data = set(folder.glob('model.*.data'))
     if not data:
         return
-    graphs = [path for pattern in ('*.onnx', '.*.onnx', '.model.*/*.onnx') for path in folder.glob(pattern)]
+    graphs = list(folder.glob('*.onnx'))
     try:
         used = {folder / name.name for path in graphs for name in data_files(path)}
     except (OSError, google.protobuf.message.DecodeError):

@@ -254,10 +254,10 @@ class TestWorkDir:
 
     def test_folder_in_the_place_of_the_file(self, tmp_path):
         from mmdeploy_lite.errors import WorkDirError
-        from mmdeploy_lite.workdir import TemporaryFile, put_in_place
+        from mmdeploy_lite.workdir import Staging
 
         (tmp_path / 'model.onnx').mkdir()
-        with pytest.raises(WorkDirError, match=r'model\.onnx cannot be written'), TemporaryFile(tmp_path) as temporary:
-            temporary.write_bytes(b'x')
-            put_in_place(temporary, tmp_path / 'model.onnx')
+        with pytest.raises(WorkDirError, match=r'model\.onnx cannot be written'), Staging(tmp_path) as staging:
+            staging.folder.joinpath('model.onnx').write_bytes(b'x')
+            staging.publish('model.onnx')
         assert [path.name for path in tmp_path.iterdir()] == ['model.onnx']
