@@ -3,6 +3,7 @@ deploy = dict(
     rewriters=dict(
         fixed_sizes=dict(type='FixedSizes'),
         postprocess_result=dict(type='PostprocessResult'),
+        predict_by_feat=dict(type='PredictByFeat'),
         resize=dict(type='Resize'),
         slide_inference=dict(type='SlideInference'),
         position_embedding=dict(type='PositionEmbedding'),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from ..export.operators import cut
 from ..export.shapes import python_shape, sizes_fixed, static_size, tracing_paused
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
+from .mmseg_upsample import mean_of_upsampled, upsampling_deferred
+from .windows_grid import WindowGrid
 
 
 def _is_pair(value: Any) -> bool:
@@ -27,44 +29,13 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-class WindowGrid(NamedTuple):
-    """Where the windows of slide inference lie along one axis: they all have one size."""
-
-    starts: list[int]
-    window: int
-    size: int
-
-    @classmethod
-    def of(cls, size: int, crop: int, stride: int) -> WindowGrid:
-        """mmseg's grid: every ``stride`` pixels, the last window moved back into the image, none larger than the
-        image.
-        """
-        count = max(size - crop + stride - 1, 0) // stride + 1
-        window = min(crop, size)
-        return cls([min(index * stride, size - window) for index in range(count)], window, size)
-
-    def counts(self) -> np.ndarray:
-        """(size,) how many windows cover each pixel."""
-        counts = np.zeros(self.size, dtype=np.float32)
-        for start in self.starts:
-            counts[start : start + self.window] += 1
-        return counts
-
-    def strips(self) -> list[tuple[int, int, list[int]]]:
-        """Start, end and the windows that cover it, of each part of the axis between two neighbouring borders."""
-        borders = sorted({*self.starts, *(start + self.window for start in self.starts)})
-        return [
-            (begin, end, [i for i, start in enumerate(self.starts) if start <= begin and end <= start + self.window])
-            for begin, end in zip(borders, borders[1:], strict=False)
-        ]
-
-
 @REWRITERS.register_module()
 class SlideInference(FunctionRewriter):
     """All windows through the network once; the original unrolls it once per window and writes into slices.
 
-    Of an image of fixed size the windows are one batch, their logits are added tile by tile, and ``count_mat`` is a
-    constant. Of one of any size, not smaller than a window, they run in a loop and are added pixel by pixel.
+    Of an image of fixed size the windows are one batch, their logits are added tile by tile, or by matrices where they
+    are much smaller than the windows, and ``count_mat`` is a constant. Of one of any size, not smaller than a window,
+    they run in a loop and are added pixel by pixel.
 
     Raises:
         UnsupportedError: the windows do not cover the image.
@@ -90,7 +61,13 @@ class SlideInference(FunctionRewriter):
         windows, rows, columns = cut_windows(model, inputs, size or python_shape(inputs)[-2:])
         # heads upsample to img_shape; some ask for a torch.Size, which is how mmseg passes a window's
         metas = [{**meta, 'img_shape': torch.Size((rows.window, columns.window))} for meta in batch_img_metas]
-        logits = model.encode_decode(windows, metas * (len(rows.starts) * len(columns.starts)))
+        metas *= len(rows.starts) * len(columns.starts)
+        with upsampling_deferred() as deferred:
+            logits = model.encode_decode(windows, metas)
+        if deferred.logits is logits:
+            return mean_of_upsampled(deferred, rows, columns)
+        if deferred.logits is not None:  # the model goes on with what the head should have upsampled
+            logits = model.encode_decode(windows, metas)
         with tracing_paused():
             count_mat = torch.from_numpy(np.outer(rows.counts(), columns.counts())).to(logits)
         return _accumulate(logits, rows, columns) / count_mat

@@ -1,0 +1,112 @@
+"""Slide inference of logits smaller than the windows, against mmseg's."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.config import ConfigDict
+from torch import nn
+
+from mmdeploy_lite.rewriters.mmseg_upsample import separated
+
+SLIDE = ['SlideInference', 'PredictByFeat', 'Resize']
+
+
+class Segmentor(nn.Module):
+    """Logits of a part of the size, upsampled by mmseg's own head code, and what the model does with them then."""
+
+    out_channels = 3
+
+    def __init__(self, crop, stride, shrink, align_corners=False, then=lambda logits: logits):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, self.out_channels, shrink + 2, stride=shrink, padding=1)
+        self.test_cfg = ConfigDict(mode='slide', crop_size=crop, stride=stride)
+        self.head = SimpleNamespace(align_corners=align_corners)
+        self.then = then
+        self.requires_grad_(False)
+
+    def encode_decode(self, inputs, batch_img_metas):
+        from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+
+        return self.then(BaseDecodeHead.predict_by_feat(self.head, self.conv(inputs), batch_img_metas))
+
+
+def slide(model):
+    def function(inputs):
+        from mmseg.models.segmentors import EncoderDecoder
+
+        metas = [dict(img_shape=tuple(inputs.shape[2:])) for _ in range(inputs.shape[0])]
+        return EncoderDecoder.slide_inference(model, inputs, metas)
+
+    return function
+
+
+def image(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def checked(traced, model, size, batch=1):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of upsample with align_corners
+        graph = traced(slide(model), [image(0, batch, 3, *size)], SLIDE)
+        graph.check(image(1, batch, 3, *size), atol=2e-6)
+    assert graph.unknown == []
+    return graph.ops()
+
+
+@pytest.mark.parametrize('batch', [1, 2])
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize(
+    ('crop', 'stride', 'size'),
+    [
+        ((64, 64), (43, 43), (100, 150)),  # the last window is uneven in both directions
+        ((64, 64), (43, 43), (64, 64)),
+        ((64, 64), (43, 43), (48, 100)),  # smaller than the crop in one direction
+        ((32, 48), (20, 48), (36, 50)),
+        ((16, 16), (5, 7), (36, 50)),  # up to four windows over a pixel, in each direction
+    ],
+)
+def test_no_window_is_upsampled(traced, crop, stride, size, align_corners, batch):
+    ops = checked(traced, Segmentor(crop, stride, 4, align_corners), size, batch)
+    assert 'Resize' not in ops and 'MatMul' in ops and ops.count('Conv') == 1
+
+
+def test_logits_almost_as_large_are(traced):
+    model = Segmentor((64, 64), (43, 43), 1)
+    ops = checked(traced, model, (100, 150))
+    assert 'MatMul' not in ops and 'Div' in ops
+
+
+def test_logits_that_the_model_goes_on_with_are(traced):
+    model = Segmentor((64, 64), (43, 43), 4, then=lambda logits: logits.softmax(dim=1))
+    ops = checked(traced, model, (100, 150))
+    assert 'MatMul' not in ops and 'Resize' in ops
+
+
+def test_outside_of_slide_inference_heads_upsample(traced):
+    model = Segmentor((64, 64), (43, 43), 4)
+
+    def function(inputs):
+        return model.encode_decode(inputs, [dict(img_shape=(64, 96))])
+
+    graph = traced(function, [image(0, 1, 3, 64, 96)], SLIDE)
+    graph.check(image(1, 1, 3, 64, 96), atol=1e-6)
+    assert graph.ops().count('Resize') == 1
+
+
+def test_separated():
+    def bilinear(logits):
+        return nn.functional.interpolate(logits, (40, 36), mode='bilinear')
+
+    rows, columns = separated(bilinear, image(0, 2, 5, 10, 12))
+    assert (rows.shape, columns.shape) == ((40, 10), (12, 36))
+    logits = image(1, 2, 5, 10, 12)
+    torch.testing.assert_close(rows @ logits @ columns, bilinear(logits))
+    # what no two matrices are
+    assert separated(lambda logits: bilinear(logits) + 0.1, logits) is None
+    assert separated(lambda logits: bilinear(logits).transpose(2, 3), image(1, 1, 1, 10, 10)) is None
+    assert separated(lambda logits: bilinear(logits), image(0, 1, 1, 30, 12)) is None
