@@ -14,7 +14,7 @@ import onnx
 from mmengine.config import Config
 
 from .errors import WorkDirError
-from .export.large import data_files, drop_unused_data, save
+from .export.large import data_files, drop_unused_data, is_large, save
 from .runtime.seal import file_digest, seal
 
 try:
@@ -165,7 +165,7 @@ def save_model(model: onnx.ModelProto, path: Path, external: bool = False) -> No
     """
     try:
         save(model, path, external)
-        beside = data_files(path)
+        beside = data_files(path) if external or is_large(model) else []
         seal(path, {file.name: file_digest(file) for file in beside} if beside else None)
     except OSError as error:
         raise WorkDirError(f'{path} cannot be written: {error.strerror}') from error

@@ -19,6 +19,7 @@ from .explain import explain_frozen
 from .optimize import finish, optimize
 from .scopes import ScopeRecorder, live_modules, lost_modules
 from .tracing import ExportState, exporting
+from .weights import put_back, set_aside
 
 
 @dataclass
@@ -115,10 +116,12 @@ def build_graph(
     counts = ('num_dets', 'labels') if task.num_classes == 1 else ('num_dets',)
     problems += lost_inputs(graph.model, _needed(task), counts)
     _raise(problems, explain_frozen(places))
+    weights = set_aside(graph.model)
     model = optimize(graph.model) if clean else graph.model
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
     problems = lost_inputs(model, _needed(task), counts, optimized=True)
     _raise(problems + foreign_operators(model) + invalid_model(model))
+    put_back(model, weights)
     if task.dynamic_batch:
         model = over_images(model)
         _raise(foreign_operators(model) + invalid_model(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,14 @@ def describe(
         'shapes': shapes,
         'test_cfg': plain(plain_dict(dict(getattr(task.model, 'test_cfg', None) or {}))),
         'versions': versions(),
-        'config_sha256': hashlib.sha256(loaded.cfg.pretty_text.encode()).hexdigest(),
+        'config_sha256': _digest(loaded.cfg.to_dict()),
         'checkpoint_sha256': loaded.checkpoint_sha256,
     }
+
+
+def _digest(cfg: dict[str, Any]) -> str:
+    """Of what a config says, however it is written: ``cfg.pretty_text`` takes a second."""
+    return hashlib.sha256(json.dumps(plain(cfg), sort_keys=True).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:

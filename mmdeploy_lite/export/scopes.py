@@ -123,9 +123,7 @@ def live_modules(root: nn.Module, modules: Iterable[nn.Module], run: Callable[[i
     return live
 
 
-def _changing(
-    modules: Sequence[nn.Module], run: Callable[[int], list[Tensor]], plain: list[Tensor]
-) -> list[nn.Module]:
+def _changing(modules: Sequence[nn.Module], run: Callable[[int], list[Tensor]], plain: list[Tensor]) -> list[nn.Module]:
     """Those that change the answer when their output is changed, found by halves: most often it is none, in one run."""
     handles = [module.register_forward_hook(_disturb) for module in modules]
     try:
