@@ -16,6 +16,9 @@ from .errors import ConfigError
 from .export.attempt import Attempt, Exporting, build_from
 from .export.describe import file_facts, versions
 from .loading import check_image
+from .precision.lower import build_scheme, lower
+from .precision.report import PrecisionReport
+from .precision.scheme import Scheme
 from .prepare import Prepared, prepare
 from .progress import Stages
 from .registry import BACKENDS
@@ -35,17 +38,25 @@ class DeployResult:
         report: also saved as ``report.json``.
         pictures: PyTorch beside the backend, one per image given.
         task: that was inferred.
+        lowered: the less exact file, where the deploy config asks for one: ``model.<type>.onnx``, or
+            ``model.<type>.refused.onnx`` where it loses more than it may.
     """
 
     path: Path
     report: Report
     pictures: list[Path]
     task: BaseTask
+    lowered: Path | None = None
 
     @property
     def equal(self) -> bool:
         """The file answers what ``model.predict`` answers."""
         return self.report.equal
+
+    @property
+    def accepted(self) -> bool:
+        """All that was asked for is there: the file is equal, and a less exact one loses no more than it may."""
+        return self.equal and (self.report.precision is None or self.report.precision.accepted)
 
 
 def deploy(
@@ -105,6 +116,7 @@ def deploy(
         )
     task, shape = prepared.task, prepared.shape
     backend = build_from(BACKENDS, prepared.settings.backend)
+    scheme = build_scheme(prepared.settings.precision)
     carries_pipeline = prepared.settings.input.get('runtime_pipeline', True)
     if carries_pipeline:
         check_pipeline(task)
@@ -131,11 +143,48 @@ def deploy(
         with stages.stage('write'):
             put_in_place(temporary, staging.folder / name)
             drawn = _draw(staging.folder, prepared, attempt, paths, getattr(backend, 'name', report.backend))
+        obsolete, lowered = ['model.unequal.onnx'] if report.equal else [], None
+        if scheme is not None and report.equal:
+            report.precision = _lower(scheme, prepared, attempt, len(paths), backend, staging.folder / name, stages)
+            lowered = Path(report.precision.file.path)
+            obsolete += [f'model.{scheme.name}.refused.onnx'] if report.precision.accepted else []
+        elif scheme is not None:
+            report.warnings.append(f'{scheme.name} was not made: the float32 file it would be made of is not equal')
         report.stage_times = dict(stages.times)
         report.save(staging.folder / 'report.json')
         # until here an earlier model.onnx is as it was
-        staging.publish(name, obsolete=['model.unequal.onnx'] if report.equal else [])
-    return DeployResult(prepared.folder / name, report, [prepared.folder / picture.name for picture in drawn], task)
+        staging.publish(name, obsolete)
+    pictures = [prepared.folder / picture.name for picture in drawn]
+    return DeployResult(prepared.folder / name, report, pictures, task, lowered)
+
+
+def _lower(
+    scheme: Scheme,
+    prepared: Prepared,
+    attempt: Attempt,
+    count: int,
+    backend: Any,
+    exact: Path,
+    stages: Stages,
+) -> PrecisionReport:
+    """The less exact file, beside the exact one, under the name that its loss gives it."""
+    settings, path = prepared.settings, exact.with_name(f'model.{scheme.name}.onnx')
+    report = lower(
+        scheme,
+        exact,
+        path,
+        prepared.task,
+        attempt,
+        count,
+        prepared.loaded.cfg,
+        backend,
+        settings.external_data,
+        stages,
+    )
+    name = path.name if report.accepted else f'model.{scheme.name}.refused.onnx'
+    put_in_place(path, path.with_name(name))
+    report.file.path = str(prepared.folder / name)
+    return report
 
 
 def _report(attempt: Attempt, prepared: Prepared, stages: Stages, path: Path) -> Report:

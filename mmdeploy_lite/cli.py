@@ -127,7 +127,7 @@ def deploy_command(args: argparse.Namespace) -> int:
 
     from .progress import Stages
 
-    console = Console()
+    console = Console(file=sys.stdout)  # this very one: what the metrics print is caught
     with Stages(console) as stages, quiet_libraries():
         with stages.stage('import'):
             from .apis import deploy
@@ -152,6 +152,11 @@ def deploy_command(args: argparse.Namespace) -> int:
     console.print(f'inputs: {inputs}', highlight=False)
     console.print(f'pictures: {", ".join(str(path) for path in result.pictures)}', highlight=False)
     console.print(f'report: {Path(result.path).parent / "report.json"}', highlight=False)
+    lowered = result.report.precision
+    if lowered is not None:
+        lowered.print(console)
+        size = f'{lowered.file.bytes / 1e6:.1f} MB, {lowered.file.bytes / lowered.exact_bytes:.0%} of the float32 file'
+        console.print(f'{lowered.type} file: {result.lowered} ({size})', highlight=False, soft_wrap=True)
     if result.equal:
         if any(check.output == 'runtime' for check in result.report.checks):
             line = f'next: mmdeploy-lite infer {result.path} {args.images[0]}'
@@ -159,7 +164,7 @@ def deploy_command(args: argparse.Namespace) -> int:
             console.print(line, highlight=False, soft_wrap=True)
         named = f'{args.config} {args.checkpoint} {args.images[0]}'
         console.print(f'next: mmdeploy-lite benchmark {named} --onnx {result.path}', highlight=False, soft_wrap=True)
-    return 0 if result.equal else 1
+    return 0 if result.accepted else 1
 
 
 def add_infer_arguments(parser: argparse.ArgumentParser) -> None:

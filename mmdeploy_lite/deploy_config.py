@@ -12,8 +12,14 @@ from mmengine.config import Config
 from .errors import ConfigError
 from .rewriting import merge_rewriters
 
-_TYPED = ('exporter', 'backend')
-_KINDS = {'bool': (bool, 'True or False'), 'str | None': ((str, type(None)), 'a name or None')}
+_TYPED = ('exporter', 'backend', 'precision')
+_KINDS = {
+    'dict[str, Any] | None': ((Mapping, type(None)), 'a name, a dict or None'),
+    'bool': (bool, 'True or False'),
+    'str | None': ((str, type(None)), 'a name or None'),
+}
+
+_EXACT = ('fp32', 'float32', 'None')  # precisions that ask for no second file
 
 
 @dataclass
@@ -26,6 +32,7 @@ class DeployConfig:
         input: ``dtype``, ``shape`` (h, w) or None, ``batch_size``, ``preprocess``, ``runtime_pipeline``.
         outputs: what the file answers; None for the task's default.
         rescale: answers in original pixels.
+        precision: of the registry PRECISIONS, for a second, less exact file; None for none. A name stands for ``type``.
         external_data: write the weights into a file of their own, as is done above 2 GB.
         optimize: clean the graph up.
         tolerance: see :class:`mmdeploy_lite.check.tolerance.Tolerance`.
@@ -39,6 +46,7 @@ class DeployConfig:
     input: dict[str, Any] = field(default_factory=dict)
     outputs: str | None = None
     rescale: bool = True
+    precision: dict[str, Any] | None = None
     external_data: bool = False
     optimize: bool = True
     tolerance: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +76,8 @@ def resolve_deploy_config(default: Mapping[str, Any], *layers: Mapping[str, Any]
         if unknown := sorted(set(layer) - known):
             raise ConfigError(f'deploy has the unknown key {", ".join(unknown)}; known are {", ".join(sorted(known))}')
         for key, value in layer.items():
+            if key == 'precision' and isinstance(value, str):
+                value = None if value in _EXACT else dict(type=value)
             if key != 'rewriters':
                 merged[key] = _merge(key, merged.get(key), copy.deepcopy(value))
     rewriters = merge_rewriters([layer.get('rewriters') for layer in given])
@@ -178,6 +188,8 @@ def split_options(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], di
                 raise ConfigError(f'deploy is {value!r}; it must be a dict')
             deploy.update(value)
             continue
+        if rest == ['precision'] and isinstance(value, str) and value not in _EXACT:
+            rest = ['precision', 'type']  # beside deploy.precision.calibration=FOLDER and the like
         node = deploy
         for part in rest[:-1]:
             node = node.setdefault(part, {})

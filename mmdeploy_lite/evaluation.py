@@ -143,6 +143,7 @@ def evaluate(
     session: Any,
     pytorch: bool = True,
     stages: Stages | None = None,
+    name: str = 'file',
 ) -> Evaluation:
     """Measure the model and its file on the test dataset of the config.
 
@@ -152,6 +153,7 @@ def evaluate(
         session: the loaded file.
         pytorch: measure the model, too.
         stages: shows and times both.
+        name: of the file, in what is shown.
 
     Raises:
         ConfigError: the config has no test dataset or metrics, or the dataset is not there.
@@ -164,13 +166,13 @@ def evaluate(
         dataset['pipeline'] = fix_shape(dataset['pipeline'], shape)
     result = Evaluation(0, shape=shape)
     sides = {'PyTorch': (result.pytorch, task.model)} if pytorch else {}
-    sides['file'] = (result.file, FileModel(task, session))
-    for name, (metrics, model) in sides.items():
+    sides[name] = (result.file, FileModel(task, session))
+    for side, (metrics, model) in sides.items():
         with tempfile.TemporaryDirectory() as folder:
             with contextlib.redirect_stdout(io.StringIO()):
                 runner = _runner(model, cfg, loader, evaluator, folder)
             result.images = len(runner.test_dataloader.dataset)
-            with (stages or Stages()).stage(name, total=len(runner.test_dataloader)) as step:
+            with (stages or Stages()).stage(side, total=len(runner.test_dataloader)) as step:
                 runner.register_hook(_Steps(step))
                 with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its own tables
                     found = runner.test()

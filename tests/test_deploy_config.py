@@ -103,6 +103,24 @@ def test_built_in_rewriters_that_a_users_file_inherits_are_not_named_by_the_user
     assert resolve_deploy_config(DEFAULT, layer).required == {'head', 'slide'}
 
 
+def test_precision_by_name_or_dict_and_the_later_layer_counts():
+    def resolve(*layers):
+        return resolve_deploy_config({}, *(dict(precision=layer) for layer in layers)).precision
+
+    assert resolve() is None and resolve('fp16') == dict(type='fp16')
+    assert resolve('fp16', 'fp32') is None
+    int8 = dict(type='int8', calibration='images', max_loss=0.1)
+    assert resolve(int8, dict(max_loss=0.2)) == {**int8, 'max_loss': 0.2}
+    assert resolve(int8, 'fp16') == dict(type='fp16')
+    for options in (
+        {'deploy.precision': 'int8', 'deploy.precision.num_images': 3},
+        {'deploy.precision.num_images': 3, 'deploy.precision': 'int8'},
+    ):
+        assert split_options(options)[1] == dict(precision=dict(type='int8', num_images=3))
+    assert split_options({'deploy.precision': 'fp32'})[1] == dict(precision='fp32')
+    assert resolve(int8, dict(type='int8', num_images=3)) == {**int8, 'num_images': 3}
+
+
 def test_layers_are_not_changed_and_not_shared():
     default, layer = copy.deepcopy(DEFAULT), {'input': {'shape': [64, 96]}, 'rewriters': {'nms': {'x': [1]}}}
     before = copy.deepcopy(layer)

@@ -14,6 +14,8 @@ deploy = dict(
     outputs=None,
     # True: answers in original pixels. False: in pixels of `image`, without the inputs scale_factor and ori_shape
     rescale=True,
+    # precision='fp16' or dict(type='int8', calibration=FOLDER): also model.fp16.onnx or model.int8.onnx, smaller and
+    # less exact, with the loss measured; see docs/precision.md
     # True: the weights are a file of their own, model.<hash>.data beside model.onnx. Above 2 GB they always are
     external_data=False,
     optimize=True,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -17,6 +17,9 @@ from rich.text import Text
 from mmdeploy_lite.check.comparison import Comparison
 from mmdeploy_lite.check.tolerance import Tolerance
 from mmdeploy_lite.errors import WorkDirError
+
+if TYPE_CHECKING:
+    from mmdeploy_lite.precision.report import PrecisionReport
 
 FORMAT = 1
 """Version of the json layout."""
@@ -102,6 +105,7 @@ class Report:
         not_exercised: What the images did not put to the test (:func:`mmdeploy_lite.check.coverage.exercised`).
         warnings: What the user should know.
         backend: Name of the backend.
+        precision: Of the less exact file; None where none was asked for.
     """
 
     file: FileFacts
@@ -114,6 +118,7 @@ class Report:
     not_exercised: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     backend: str = 'onnxruntime'
+    precision: PrecisionReport | None = None
 
     @property
     def verdict(self) -> str:
@@ -147,6 +152,7 @@ class Report:
             unfired=[str(key) for key in self.unfired],
             stage_times={stage: round(float(seconds), 4) for stage, seconds in self.stage_times.items()},
             versions={name: str(version) for name, version in self.versions.items()},
+            precision=None if self.precision is None else self.precision.to_dict(),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

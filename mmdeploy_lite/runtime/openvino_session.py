@@ -63,7 +63,7 @@ class OpenVINOSession(Session):
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """See :meth:`Session.run`."""
-        self._check(feeds)
+        self.check(feeds)
         try:
             request = self._idle.get_nowait()
         except queue.Empty:

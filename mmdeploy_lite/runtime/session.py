@@ -62,7 +62,12 @@ class Session:
         height, width = self.metadata.get('shapes', {}).get('least', (1, 1))
         return height, width
 
-    def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
+    def check(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Whether the file takes these inputs.
+
+        Raises:
+            BackendError: see :meth:`run`.
+        """
         if set(feeds) != set(self._inputs):
             raise BackendError(f'the file takes {", ".join(self._inputs)}, got {", ".join(feeds) or "nothing"}')
         for name, array in feeds.items():
@@ -171,7 +176,7 @@ class FileSession(Session):
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """See :meth:`Session.run`."""
-        self._check(feeds)
+        self.check(feeds)
         try:
             outputs = self._session.run(None, dict(feeds))
         except Exception as error:

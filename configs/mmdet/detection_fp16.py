@@ -1,0 +1,2 @@
+_base_ = './detection_onnxruntime.py'
+deploy = dict(precision=dict(type='fp16'))

@@ -1,0 +1,3 @@
+# --cfg-options deploy.precision.calibration=FOLDER, with images like those the model will see
+_base_ = './detection_onnxruntime.py'
+deploy = dict(precision=dict(type='int8', num_images=100))

@@ -1,0 +1,2 @@
+_base_ = './segmentation_onnxruntime.py'
+deploy = dict(precision=dict(type='fp16'))
