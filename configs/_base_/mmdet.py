@@ -17,6 +17,7 @@ deploy = dict(
         padding_to=dict(type='PaddingTo'),
         select_distinct_queries=dict(type='SelectDistinctQueries'),
         roi_head_predict=dict(type='RoIHeadPredict'),
+        bbox_head_forward=dict(type='BBoxHeadForward'),
         bbox_head_predict=dict(type='BBoxHeadPredict'),
         split_of_one=dict(type='SplitOfOne'),
         roi_extractor=dict(type='SingleRoIExtractor'),

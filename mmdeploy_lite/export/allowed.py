@@ -178,6 +178,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine(f'{_DENSE_HEADS}/yolo_head.py', 'in zip(flatten_bboxes', 'the batch size is fixed'),
     AllowedLine('mmdet/models/detectors/*.py', 'H, W = HW', 'a size is two numbers, for every image'),
     AllowedLine(f'{_ROI_HEADS}/sparse_roi_head.py', 'bboxes_per_img.size(0) > 0', _PROPOSALS),
+    AllowedLine(f'{_DENSE_HEADS}/tood_head.py', 'for _ in range(b)', _BATCH),
     AllowedLine('mmdet/models/detectors/ddq_detr.py', 'num_imgs = len(scores)', _BATCH),
     AllowedLine(
         'mmdet/models/detectors/ddq_detr.py', 'batched_nms(', 'DDQPreDecoder puts others in place of these ones'

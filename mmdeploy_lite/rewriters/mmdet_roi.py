@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,22 @@ class RoIHeadPredict(FunctionRewriter):
             features = tuple(level[index : index + 1] for level in x)
             results += origin(head, features, [proposals], [sample], rescale=rescale, **kwargs)
         return results
+
+
+@REWRITERS.register_module()
+class BBoxHeadForward(FunctionRewriter):
+    """Averages the RoIs' features before the original, whose ``if x.numel() > 0`` would be frozen, and whose
+    ``view(n, -1)`` is no shape that ONNX has for n = 0.
+    """
+
+    target = 'mmdet.models.roi_heads.bbox_heads.bbox_head.BBoxHead.forward'
+
+    def __call__(self, origin: Callable, head: Any, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if not head.with_avg_pool:
+            return origin(head, x)
+        averaged = copy.copy(head)  # the same layers
+        averaged.with_avg_pool = False
+        return origin(averaged, head.avg_pool(x).flatten(1))
 
 
 @REWRITERS.register_module()

@@ -49,6 +49,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         'mmdet::cascade_rpn/cascade-rpn_faster-rcnn_r50-caffe_fpn_1x_coco.py',
         {**R18, 'model.test_cfg.rpn.max_per_img': 50, 'model.test_cfg.rcnn.max_per_img': 30},
     ),
+    'Faster R-CNN C4': (
+        'mmdet::faster_rcnn/faster-rcnn_r50-caffe_c4-1x_coco.py',
+        {'model.test_cfg.rpn.max_per_img': 30, 'model.test_cfg.rcnn.max_per_img': 30},
+    ),
+    'TOOD': ('mmdet::tood/tood_r50_fpn_1x_coco.py', R18),
     'CrowdDet': (
         'mmdet::crowddet/crowddet-rcnn_r50_fpn_8xb2-30e_crowdhuman.py',
         {**R18, 'model.test_cfg.rpn.max_per_img': 60, 'model.test_cfg.rcnn.max_per_img': 40},

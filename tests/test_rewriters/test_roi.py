@@ -307,6 +307,25 @@ class TestRoIHeadPredict:
         assert result[2:] == (['p0'], ['s0'], False, {})
 
 
+class TestBBoxHeadForward:
+    @pytest.mark.parametrize('with_avg_pool', [True, False])
+    def test_any_number_of_rois(self, traced, with_avg_pool):
+        from mmdet.models.roi_heads.bbox_heads.bbox_head import BBoxHead
+
+        torch.manual_seed(0)
+        head = BBoxHead(num_classes=3, in_channels=4, roi_feat_size=2, with_avg_pool=with_avg_pool).eval()
+        head.requires_grad_(False)
+        shape = (4, 2, 2) if with_avg_pool else (16,)
+
+        def function(x):
+            return BBoxHead.forward(head, x)
+
+        graph = traced(function, [torch.rand(5, *shape)], ['BBoxHeadForward'], [[0]])
+        assert graph.unknown == [] and head.with_avg_pool == with_avg_pool
+        for count in (5, 1, 0, 9):
+            graph.check(torch.rand(count, *shape), atol=1e-6)
+
+
 class TestBBoxHeadPredict:
     @staticmethod
     def head(**kwargs):
