@@ -183,11 +183,13 @@ def _any_batch(task: Any, path: Path, samples: Sequence[Any]) -> bool:
     import onnx
 
     from ..export.batch import over_images
+    from ..runtime.seal import seal
     from ..runtime.session import FileSession
 
     whole = path.with_name('batch.onnx')
     try:
         onnx.save(over_images(onnx.load(str(path))), str(whole))
+        seal(whole)
     except DeployError:
         return False
     first = samples[0]
