@@ -9,7 +9,7 @@ DETECTOR := demo/configs/detector.py demo/detector.pth
 DEMO_IMAGES := $(addprefix demo/images/,landscape.jpg portrait.jpg square.jpg narrow.jpg empty.jpg)
 SEGMENTOR := demo/configs/segmentor.py demo/segmentor.pth
 
-.PHONY: demo test check zoo bench clean
+.PHONY: demo test check zoo bench trust clean
 
 demo: $(STAMP)
 	$(BIN)/python tools/deploy.py $(DETECTOR) $(DEMO_IMAGES)
@@ -24,6 +24,9 @@ check: $(STAMP)
 
 zoo: $(STAMP)
 	$(BIN)/python tools/zoo.py
+
+trust: $(STAMP)
+	$(BIN)/python tools/trust.py
 
 bench: $(STAMP)
 	$(BIN)/python tools/bench_set.py

@@ -6,6 +6,11 @@ and exits with ``exit_code``; it never shows a traceback for these.
 
 from __future__ import annotations
 
+import errno
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+"""Numbers of an ``OSError`` that a full disk, or one that can only be read, causes."""
+
 
 class DeployError(Exception):
     """Base of all errors that a user's input or wish can cause."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 import onnx
 from mmengine.config import Config
 
-from .errors import WorkDirError
+from .errors import DISK_ERRORS, WorkDirError
 from .export.large import data_files, drop_unused_data, is_large, save
 from .runtime.seal import file_digest, seal
 
@@ -148,7 +147,7 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+        if error.errno not in DISK_ERRORS:
             raise
         where = error.filename or f'a file, perhaps in {tempfile.gettempdir()}'
         raise WorkDirError(

@@ -28,6 +28,8 @@ def unprepared(task: Any, samples: Sequence[Any], references: Sequence[Any]) -> 
             missing.append('every image is scaled by the same factor in width and height')
         if all((factor == 1).all() for factor in factors):
             missing.append('no image is scaled')
+    if 'ori_shape' in task.input_names and all(sample.image.shape[0] == sample.image.shape[1] for sample in samples):
+        missing.append('every image is square: its height and width could be swapped')
     boxes = [answer for answer in references if isinstance(answer, Detections)]
     if len(boxes) == len(samples) and task.rescale and 'scale_factor' in task.input_names:
         reached = [_reaches(answer, sample) for answer, sample in zip(boxes, samples, strict=True)]

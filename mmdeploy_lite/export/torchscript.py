@@ -14,7 +14,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from ..errors import DeployError, ExportError
+from ..errors import DISK_ERRORS, DeployError, ExportError
 from ..registry import EXPORTERS
 from .explain import explain, explain_operator
 from .loops import close_loops
@@ -94,6 +94,8 @@ class TorchScriptExporter:
             except DeployError:
                 raise
             except Exception as error:
+                if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                    raise
                 where = explain_operator(error, lambda: wrapper(*args))
                 raise ExportError(explain(error) + where) from error
             model = onnx.load(path)

@@ -74,7 +74,8 @@ class Bench:
         remember_references(self.task)
         named = [(path.name, check_image(path)) for path in fixture.images]
         samples = [self.task.prepare(*item) for item in [*named, *variants(*named[0])]]
-        self.attempt: Attempt = self._exporting(self.path, self.prepared.settings).run(samples)
+        reason = 'exported with --shape' if self.prepared.shape else None
+        self.attempt: Attempt = self._exporting(self.path, self.prepared.settings).run(samples, reason)
         self.good = self._verdict(self.attempt, self.path)
         self.not_exercised = self.attempt.verification.not_exercised
         self.good_graph = self.attempt.graph.model.SerializeToString(deterministic=True)

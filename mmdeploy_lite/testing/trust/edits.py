@@ -166,3 +166,27 @@ def apply(edit: Edit, model: onnx.ModelProto) -> onnx.ModelProto:
         f'{edit.__name__} changed nothing'
     )
     return broken
+
+
+GRAPH_FAULTS: dict[str, Edit] = {}
+"""All faults in the graph of a finished file, by name."""
+
+
+def fault(name: str) -> Callable[[Edit], Edit]:
+    """Register one."""
+
+    def register(edit: Edit) -> Edit:
+        GRAPH_FAULTS[name] = edit
+        return edit
+
+    return register
+
+
+def has_value(graph: Graph, name: str) -> None:
+    """The graph has this input or output.
+
+    Raises:
+        NotApplicableError: it has not.
+    """
+    if name not in graph.outputs() + graph.inputs():
+        raise NotApplicableError
