@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from mmdeploy_lite import apis, cli
+from mmdeploy_lite.runtime import seal
 
 DEMO = Path(__file__).parents[1] / 'demo'
 SCENES = 12
@@ -79,6 +80,7 @@ def test_a_worse_file_is_exit_1(files, data, tmp_path, capsys):
             noise = np.random.default_rng(0).normal(0, 0.1 * values.std(), values.shape)
             item.CopyFrom(numpy_helper.from_array((values + noise).astype(values.dtype), item.name))
     onnx.save(graph, tmp_path / 'worse.onnx')
+    seal(tmp_path / 'worse.onnx')
     assert evaluate('detector', tmp_path / 'worse.onnx', data, tmp_path) == 1
     assert 'not equal: coco/bbox_mAP' in capsys.readouterr().out
     found = json.loads((tmp_path / 'evaluation.json').read_text())
@@ -109,6 +111,7 @@ def test_another_checkpoint_is_said(files, data, tmp_path, capsys):
     metadata['checkpoint_sha256'] = 'x'
     entry.value = json.dumps(metadata)
     onnx.save(graph, tmp_path / 'other.onnx')
+    seal(tmp_path / 'other.onnx')
     assert evaluate('segmentor', tmp_path / 'other.onnx', data, tmp_path, '--file-only') == 0
     assert 'was not made from' in ' '.join(capsys.readouterr().out.split())
 
@@ -118,5 +121,6 @@ def test_answers_in_other_pixels_cannot_be_measured(files, data, tmp_path, capsy
     (entry,) = graph.metadata_props
     entry.value = json.dumps({**json.loads(entry.value), 'rescale': False})
     onnx.save(graph, tmp_path / 'pixels.onnx')
+    seal(tmp_path / 'pixels.onnx')
     assert evaluate('detector', tmp_path / 'pixels.onnx', data, tmp_path) == 2
     assert 'rescale=False' in capsys.readouterr().err

@@ -21,7 +21,7 @@ from mmdeploy_lite.errors import ImageError, UnsupportedError
 from mmdeploy_lite.export.attempt import Exporting
 from mmdeploy_lite.export.describe import describe
 from mmdeploy_lite.loading import use_scope
-from mmdeploy_lite.runtime import Model, read_metadata
+from mmdeploy_lite.runtime import Model, read_metadata, seal
 from mmdeploy_lite.tasks.segmentation import undecided_pixels
 
 
@@ -149,6 +149,7 @@ def tampered(path: Path, folder: Path, **metadata) -> Path:
     entry = model.metadata_props[0]
     entry.value = json.dumps({**json.loads(entry.value), **metadata})
     onnx.save(model, folder / 'tampered.onnx')
+    seal(folder / 'tampered.onnx')
     return folder / 'tampered.onnx'
 
 
