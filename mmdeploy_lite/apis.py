@@ -293,6 +293,44 @@ def benchmark(
     return result, prepared.folder
 
 
+def compare_formats(
+    config: str | Path,
+    checkpoint: str | Path,
+    image: str | Path,
+    onnx_file: str | Path,
+    *,
+    threads: int = 2,
+    runs: int = 20,
+    stages: Stages | None = None,
+    **options: Any,
+) -> Any:
+    """Size, accuracy, time and memory of PyTorch, a file, and the less exact ones beside it, with each backend.
+
+    Args:
+        config: see :func:`deploy`.
+        checkpoint: see :func:`deploy`.
+        image: that is timed.
+        onnx_file: the exact file.
+        threads: of PyTorch and of each backend.
+        runs: rounds that count.
+        stages: shows and times the work.
+        **options: ``deploy_cfg``, ``work_dir``, ``cfg_options`` and so on, see :func:`deploy`.
+
+    Returns:
+        :class:`mmdeploy_lite.benchmark.formats.Formats`, also written as ``formats.json`` into the work dir.
+
+    Raises:
+        DeployError: see :func:`deploy`; or a file does not take the image.
+    """
+    from .benchmark.formats import compare_formats as compare
+
+    prepared = prepare(config, checkpoint, **options)
+    sample = prepared.task.prepare(Path(image).name, check_image(image))
+    result = compare(prepared.loaded.cfg, prepared.task, sample, Path(onnx_file), threads, runs, stages)
+    result.save(prepared.folder / 'formats.json')
+    return result
+
+
 def evaluate(
     config: str | Path,
     checkpoint: str | Path,

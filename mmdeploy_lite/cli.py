@@ -183,6 +183,12 @@ def add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--threads', type=int, default=2, help='of PyTorch and ONNX Runtime (default: 2)')
     parser.add_argument('--runs', type=int, default=20, help='rounds that count (default: 20)')
+    parser.add_argument(
+        '--metrics',
+        action='store_true',
+        help="also mAP or mIoU on the config's test dataset: one table of PyTorch, the file, and model.fp16.onnx and"
+        ' model.int8.onnx beside it, in ONNX Runtime and OpenVINO',
+    )
     parser.set_defaults(function=benchmark_command)
 
 
@@ -218,7 +224,34 @@ def benchmark_command(args: argparse.Namespace) -> int:
         table.add_row(*row)
     console.print(table)
     console.print(f'written: {folder / "benchmark.json"}, {folder / "benchmark.png"}', highlight=False)
+    if args.metrics:
+        _print_formats(args, Path(args.onnx) if args.onnx else folder / 'model.onnx')
     return 0
+
+
+def _print_formats(args: argparse.Namespace, file: Path) -> None:
+    """Size, accuracy, time and memory of every format that is there."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .apis import compare_formats
+    from .progress import Stages
+
+    console = Console(file=sys.stdout)  # this very one: what the metrics print is caught
+    named = (args.config, args.checkpoint, args.images[0], file)
+    settings = dict(threads=args.threads, runs=args.runs, shape=_shape(args.shape), **_options(args))
+    with Stages(console) as stages, quiet_libraries():
+        result = compare_formats(*named, stages=stages, **settings)
+    heading, *rows = result.cells()
+    images = f'{result.images} images' if result.images else 'no metrics'
+    table = Table(title=f'{images}, {result.threads} threads, medians of {result.runs} runs')
+    for index, name in enumerate(heading):
+        table.add_column(name, justify='right' if index else 'left')
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if result.not_measured:
+        console.print(f'mAP or mIoU was not measured: {result.not_measured}', highlight=False)
 
 
 def add_test_arguments(parser: argparse.ArgumentParser) -> None:

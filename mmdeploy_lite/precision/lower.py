@@ -9,11 +9,12 @@ from typing import Any
 import onnx
 from mmengine.config import Config
 
-from ..errors import AuditError, BackendError, DeployError
+from ..errors import AuditError, BackendError, DeployError, ExportError, UnsupportedError
 from ..evaluation import evaluate, for_file
 from ..export.attempt import Attempt, build_from
 from ..export.audit import foreign_operators, invalid_model
 from ..export.describe import file_facts
+from ..export.large import is_large
 from ..export.metadata import write_metadata
 from ..progress import Stages
 from ..registry import PRECISIONS
@@ -74,7 +75,15 @@ def lower(
 
     model = onnx.load(str(exact))
     metadata = read_metadata({entry.key: entry.value for entry in model.metadata_props})
-    model, details = scheme.convert(model, task, takes, lambda total: stages.stage(scheme.name, total=total))
+    if is_large(model):
+        raise UnsupportedError(f'{scheme.name} cannot be made of a model with more than 2 GB of weights')
+    try:
+        model, details = scheme.convert(model, task, takes, lambda total: stages.stage(scheme.name, total=total))
+    except DeployError:
+        raise
+    except Exception as error:  # of the libraries that convert, whose errors have no common base
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ExportError(f'the network cannot be converted to {scheme.name}: {line}') from error
     if problems := foreign_operators(model) + invalid_model(model):
         raise AuditError('\n'.join([f'the {scheme.name} graph is not valid:', *(f'  - {line}' for line in problems)]))
     metadata = {key: value for key, value in metadata.items() if key != 'version'}

@@ -17,7 +17,11 @@ from ..check.report import FileFacts
 from .agreement import Agreement, share
 
 _MAIN = re.compile(r'(^|[/_])(mAP|AP|mIoU|PQ)$')
-"""The metrics that models are told apart by, of those that a config measures."""
+
+
+def main_metrics(metrics: Mapping[str, float]) -> list[str]:
+    """Names of those that models are told apart by; all where none has a known name."""
+    return [name for name in metrics if _MAIN.search(name)] or list(metrics)
 
 
 @dataclass
@@ -52,8 +56,8 @@ class PrecisionReport:
 
     @property
     def main(self) -> list[str]:
-        """Names of the metrics that decide; all where none has a known name."""
-        return [name for name in self.before if _MAIN.search(name)] or list(self.before)
+        """Names of the metrics that decide."""
+        return main_metrics(self.before)
 
     def loss_of(self, name: str) -> float:
         """What a metric lost, as a part of 1: those above 1 are percentages."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 import torch
 from mmengine.registry import DefaultScope
 
 from mmdeploy_lite import cli
+from mmdeploy_lite.apis import deploy
 from mmdeploy_lite.loading import load_config
+from mmdeploy_lite.runtime import Model
 from mmdeploy_lite.testing.images import empty, scene
 from mmdeploy_lite.testing.models import find_busy, zoo_model
 
@@ -33,6 +36,7 @@ DETECTOR = {
     'model.bbox_head.stacked_convs': 1,
     'test_dataloader.dataset.pipeline.1.scale': SCALE,
 }
+WORKERS = ['test_dataloader.num_workers=0', 'test_dataloader.persistent_workers=False']
 PREVIOUS = b'a file of an earlier run'
 
 
@@ -62,6 +66,23 @@ class Inputs:
 @pytest.fixture(scope='module')
 def inputs(tmp_path_factory) -> Inputs:
     return Inputs(tmp_path_factory.mktemp('inputs'))
+
+
+@pytest.fixture(scope='module')
+def dataset(inputs, tmp_path_factory) -> list[str]:
+    """Options for a test dataset whose labels are what PyTorch answers: of the exact file, mIoU is 100."""
+    root = tmp_path_factory.mktemp('dataset')
+    pictures, labels = root / 'leftImg8bit' / 'val', root / 'gtFine' / 'val'
+    pictures.mkdir(parents=True)
+    labels.mkdir(parents=True)
+    options = {'deploy.backend.threads': 1}
+    result = deploy(*inputs.segmentor, inputs.image, work_dir=root / 'work', cfg_options=options)
+    for seed in range(3):
+        path = pictures / f'{seed}_leftImg8bit.png'
+        cv2.imwrite(str(path), scene(seed + 20, SCALE[1], SCALE[0]))
+        answer = Model(result.path, threads=1)(path).seg_map
+        cv2.imwrite(str(labels / f'{seed}_gtFine_labelTrainIds.png'), answer.astype(np.uint8))
+    return [f'test_dataloader.dataset.data_root={root}', *WORKERS]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 
-from mmdeploy_lite.apis import deploy
 from mmdeploy_lite.runtime import Model
 from mmdeploy_lite.runtime.seal import check_seal
 from mmdeploy_lite.runtime.session import read_metadata
@@ -25,25 +24,6 @@ def images(tmp_path_factory):
     for seed in range(3):
         cv2.imwrite(str(folder / f'{seed}.png'), scene(seed + 5, SCALE[1], SCALE[0]))
     return folder
-
-
-@pytest.fixture(scope='module')
-def dataset(inputs, tmp_path_factory) -> list[str]:
-    """Options for a test dataset whose labels are what PyTorch answers: of the exact file, mIoU is 100."""
-    root = tmp_path_factory.mktemp('dataset')
-    pictures, labels = root / 'leftImg8bit' / 'val', root / 'gtFine' / 'val'
-    pictures.mkdir(parents=True)
-    labels.mkdir(parents=True)
-    result = deploy(*inputs.segmentor, inputs.image, work_dir=root / 'work')
-    for seed in range(3):
-        path = pictures / f'{seed}_leftImg8bit.png'
-        cv2.imwrite(str(path), scene(seed + 20, SCALE[1], SCALE[0]))
-        answer = Model(result.path, threads=1)(path).seg_map
-        cv2.imwrite(str(labels / f'{seed}_gtFine_labelTrainIds.png'), answer.astype(np.uint8))
-    return [f'test_dataloader.dataset.data_root={root}', 'test_dataloader.num_workers=0', NOT_PERSISTENT]
-
-
-NOT_PERSISTENT = 'test_dataloader.persistent_workers=False'
 
 
 def report(folder) -> dict:
