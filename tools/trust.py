@@ -1,6 +1,7 @@
 """Try to break the package, show one table, and write docs/trust.json and docs/trust.md.
 
-With --only, what other parts found in an earlier run stays in the two files.
+The files are written after every job; what an earlier run found in other jobs stays in them. With --missing, only those
+jobs are run that docs/trust.json does not have.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a source tree that is not installed
 
-from mmdeploy_lite.testing.trust.page import write  # noqa: E402
+from mmdeploy_lite.testing.trust.page import write, written  # noqa: E402
 from mmdeploy_lite.testing.trust.parts import jobs, rows, run_in_process  # noqa: E402
 
 PARTS = ('faults', 'alarms', 'ties', 'checkpoints', 'work', 'inputs', 'long', 'leaks')
@@ -26,9 +27,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--only', metavar='PART', nargs='+', choices=PARTS, help=f'some of {", ".join(PARTS)}')
     parser.add_argument('--quick', action='store_true', help='a few of everything')
+    parser.add_argument('--missing', action='store_true', help='what docs/trust.json does not have')
     parser.add_argument('--jobs', metavar='N', type=int, default=2, help='processes at once (default: 2)')
     args = parser.parse_args()
     chosen = [job for job in jobs(args.quick) if args.only is None or job.part in args.only]
+    if args.missing:
+        chosen = [job for job in chosen if job not in written(DOCS)]
     console, found = Console(), []
     columns = TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress, ThreadPoolExecutor(args.jobs) as pool:
@@ -38,6 +42,8 @@ def main() -> int:
             words = ' '.join(map(str, [found[-1]['job'], *found[-1]['arguments']]))
             progress.console.print(f'{words}: {found[-1].get("error", "done")}', highlight=False, markup=False)
             progress.advance(bar)
+            if not args.quick:
+                write(found, DOCS)
     table = Table(title='trust')
     for column in ('what was tried', 'how often', 'how it ended'):
         table.add_column(column)
@@ -45,7 +51,6 @@ def main() -> int:
         table.add_row(what, tried, ended, style='' if well else 'bold red')
     console.print(table)
     if not args.quick:
-        write(found, DOCS)
         console.print(f'written: {DOCS / "trust.md"}', highlight=False)
     return 0 if all(well for *_, well in rows(found)) else 1
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .parts import jobs, rows
+from .parts import Job, jobs, rows
 
 _PAGE = """# Trust
 
-Made by `make trust` (`python tools/trust.py`): {minutes:.0f} minutes of work, half as many for two processes at once.
-All of it is in `docs/trust.json`. `--only PART` runs a part, `--quick` a few of everything.
+Made by `make trust` (`python tools/trust.py`): {minutes:.0f} minutes of work, half as many for two at once.
+{run} of {jobs} jobs have been run. All of it is in `docs/trust.json`; `--only PART` runs a part, `--missing` what is
+not there yet, `--quick` a few of everything.
 
 | what was tried | how often | how it ended |
 | --- | --- | --- |
@@ -61,6 +62,14 @@ def write(found: Sequence[Mapping[str, Any]], docs: Path) -> None:
     docs.joinpath('trust.md').write_text(page(ordered), encoding='utf-8')
 
 
+def written(docs: Path) -> list[Job]:
+    """The jobs that came to an end and are in ``docs/trust.json``."""
+    path = docs / 'trust.json'
+    known = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else []
+    keys = {_key(entry) for entry in known if 'error' not in entry}
+    return [job for job in jobs() if (job.name, json.dumps(job.arguments)) in keys]
+
+
 def _key(entry: Mapping[str, Any]) -> tuple[str, str]:
     return entry['job'], json.dumps(entry['arguments'])
 
@@ -79,4 +88,6 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
         hidden = dict.fromkeys(f'{fault["fixture"]}: {line}' for fault in some for line in fault['not_exercised'])
         caught = sum(fault['caught'] for fault in some)
         lines.append(f'| {name} | {some[0]["kind"]} | {caught} of {len(some)} | {"; ".join(hidden)} |')
-    return _PAGE.format(minutes=minutes, table='\n'.join(table), faults='\n'.join(lines))
+    return _PAGE.format(
+        minutes=minutes, run=len(found), jobs=len(jobs()), table='\n'.join(table), faults='\n'.join(lines)
+    )
