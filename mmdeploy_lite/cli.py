@@ -179,7 +179,11 @@ def add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument('--onnx', metavar='FILE', help='an exported file; without it the model is deployed first')
     parser.add_argument(
-        '--peer', metavar='FILE', nargs='+', default=(), help='other ONNX files with the same image input'
+        '--peer',
+        metavar='FILE',
+        nargs='+',
+        default=(),
+        help="other ONNX files: of this package, or with the network's normalised tensor as their one input",
     )
     parser.add_argument('--threads', type=int, default=2, help='of PyTorch and ONNX Runtime (default: 2)')
     parser.add_argument('--runs', type=int, default=20, help='rounds that count (default: 20)')
@@ -218,11 +222,12 @@ def benchmark_command(args: argparse.Namespace) -> int:
         )
     height, width = result.shape
     table = Table(title=f'{result.model}, {height} x {width}, {result.threads} threads, medians of {result.runs} runs')
-    for column in ('', 'median', 'spread', '/ bare', '/ PyTorch', 'MB', 'nodes', 'peak MB'):
+    for column in ('', 'median', 'spread', '/ bare', '/ PyTorch', 'MB', 'nodes', 'load ms', 'peak MB'):
         table.add_column(column, justify='left' if not column else 'right', no_wrap=True)
     for row in table_rows(result):
         table.add_row(*row)
     console.print(table)
+    console.print(f'post-processing: {result.post_share:.1%} of the exported file', highlight=False)
     console.print(f'written: {folder / "benchmark.json"}, {folder / "benchmark.png"}', highlight=False)
     if args.metrics:
         _print_formats(args, Path(args.onnx) if args.onnx else folder / 'model.onnx')

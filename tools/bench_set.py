@@ -1,7 +1,7 @@
-"""Measure the committed set of models, with calibrated weights, and write docs/benchmark.json and docs/benchmark.md.
+"""Measure the committed set of models and write docs/benchmark.json, docs/benchmark.md and their plots.
 
-tools/bench_set.py [--only PATTERN] [--threads N] [--runs N]. What was measured before stays for models that are not
-run.
+tools/bench_set.py [--only PATTERN] [--threads N] [--runs N] [--real FOLDER]. What was measured before stays for models
+that are not run. Models of the libraries have calibrated random weights, and class scores like a trained model's.
 """
 
 import argparse
@@ -14,88 +14,190 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a source tree that is not installed
 
+SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
 SLIDE = {'model.test_cfg.mode': 'slide', 'model.test_cfg.crop_size': (256, 256), 'model.test_cfg.stride': (171, 171)}
 # name, config, cfg-options, (h, w) of the image
 SET = [
     ('YOLOX-tiny', 'mmdet::yolox/yolox_tiny_8xb8-300e_coco.py', {}, (416, 416)),
     ('RTMDet-tiny', 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py', {}, (640, 640)),
     ('RetinaNet-R18', 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py', {}, (800, 1344)),
+    ('FCOS-R50', 'mmdet::fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py', {}, (800, 1344)),
     ('Faster R-CNN R50', 'mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', {}, (800, 1344)),
-    ('SegFormer-b0 slide', 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py', SLIDE, (512, 1024)),
+    ('SegFormer-b0 slide', SEGFORMER, SLIDE, (512, 1024)),
+    ('Demo detector', 'demo/configs/detector.py', 'demo/detector.pth', (224, 224)),
+    ('YOLOX-nano, trained', 'yolox_nano_coco.py', 'yolox_nano_coco.pth', (416, 416)),
 ]
 
 
-def measure(name: str, config: str, options: dict, shape: tuple[int, int], threads: int, runs: int) -> dict:
+class Model:
+    """One of the set, at one size, with what it takes to export it.
+
+    Args:
+        config: of the libraries, or a file with its checkpoint.
+        options: cfg-options; or the checkpoint.
+        shape: (h, w) of the image.
+        batch_size: see ``deploy.input.batch_size``.
+    """
+
+    def __init__(self, config: str, options: dict | str, shape: tuple[int, int], batch_size: int | None = 1) -> None:
+        from mmdeploy_lite.prepare import merge_settings, prepare
+        from mmdeploy_lite.tasks import TestPipeline, fix_shape
+        from mmdeploy_lite.testing.calibrate import shift_classes
+        from mmdeploy_lite.testing.images import scene
+        from mmdeploy_lite.testing.models import zoo_model
+
+        if isinstance(options, dict):
+            model = zoo_model(config, options, batch_size=batch_size)
+            self.task, self.loaded, self.steps = model.task, model.loaded, model.steps
+            self.settings = merge_settings(type(model.task), None, model.loaded.cfg, {})
+            if self.task.kind == 'detections':
+                shift_classes(self.task.model, -3.0)  # means around -6
+            self.task.pipeline = TestPipeline(fix_shape(self.steps, shape))
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                prepared = prepare(config, options, shape=shape, work_dir=folder)
+            self.task, self.loaded, self.steps = prepared.task, prepared.loaded, prepared.steps
+            self.settings = prepared.settings
+        self.samples = [self.task.prepare(str(seed), scene(seed, *shape)) for seed in (1, 2)]
+
+    def export(self, path: Path):
+        """Export at this size, and compare."""
+        from mmdeploy_lite.export.attempt import Exporting
+        from mmdeploy_lite.progress import Stages
+
+        stages = Stages()
+        exporting = Exporting(self.task, self.loaded, self.settings, self.steps, path, stages)
+        return exporting.run(self.samples, 'benchmark'), stages.times['export']
+
+
+def measure(name: str, config: str, options: dict | str, shape: tuple[int, int], threads: int, runs: int) -> dict:
     """Export one model at a fixed size and time it."""
-    import torch
-
     from mmdeploy_lite.benchmark.run import benchmark
-    from mmdeploy_lite.export.attempt import Exporting
-    from mmdeploy_lite.prepare import merge_settings
-    from mmdeploy_lite.progress import Stages
-    from mmdeploy_lite.tasks import TestPipeline, fix_shape
-    from mmdeploy_lite.testing.images import scene
-    from mmdeploy_lite.testing.models import zoo_model
 
-    torch.set_num_threads(threads)
-    model = zoo_model(config, options)
-    model.task.pipeline = TestPipeline(fix_shape(model.steps, shape))
-    samples = model.samples({'one': scene(1, *shape), 'two': scene(2, *shape)})
-    settings = merge_settings(type(model.task), None, model.loaded.cfg, {})
-    stages = Stages()
+    model = Model(config, options, shape)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'model.onnx')
-        attempt = Exporting(model.task, model.loaded, settings, model.steps, path, stages).run(samples, 'benchmark')
-        result = benchmark(name, model.task, samples[0], path, settings.rewriters, threads, runs)
-    equal = attempt.verification.equal
-    return {**result.to_dict(), 'equal': equal, 'export_seconds': round(stages.times['export'], 1)}
+        attempt, seconds = model.export(path)
+        result = benchmark(name, model.task, model.samples[0], path, model.settings.rewriters, threads, runs)
+    trained = isinstance(options, str)
+    return {**result.to_dict(), 'trained': trained, 'equal': attempt.verification.equal, 'export_seconds': seconds}
 
 
-def write_table(entries: list[dict], path: Path) -> None:
+def grow(threads: int, runs: int) -> list[dict]:
+    """Time and memory against the batch, the windows and the detections."""
+    from mmdeploy_lite.benchmark.growth import measure_growth
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def exported(name: str, *args) -> tuple[Path, Model]:
+            model, path = Model(*args), Path(folder, f'{name}.onnx')
+            model.export(path)
+            return path, model
+
+        path, model = exported('batch', *SET[0][1:], None)
+        samples = model.samples * 4
+        steps = [(count, path, model.task.feeds(samples[:count])) for count in (1, 2, 4, 8)]
+        found.append(
+            measure_growth('YOLOX-tiny 416 x 416, one file', 'images in the batch', steps, threads, runs, True)
+        )
+        steps = []
+        for windows, width in ((3, 256), (9, 512), (12, 769), (18, 1024)):
+            path, model = exported(f'windows{windows}', SEGFORMER, SLIDE, (512, width))
+            steps.append((windows, path, model.task.feeds(model.samples[:1])))
+        found.append(measure_growth('SegFormer-b0 slide, 512 x ...', 'windows', steps, threads, max(runs // 2, 3)))
+        steps = []
+        for count in (10, 50, 100):
+            options = {'model.test_cfg.rcnn.max_per_img': count, 'model.test_cfg.rcnn.score_thr': 1e-4}
+            config = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+            path, model = exported(f'detections{count}', config, options, (320, 480))
+            steps.append((count, path, model.task.feeds(model.samples[:1])))
+        found.append(measure_growth('Mask R-CNN R50, 320 x 480', 'detections', steps, threads, max(runs // 2, 3)))
+    return [growth.to_dict() for growth in found]
+
+
+def write_page(found: dict, path: Path) -> None:
+    """``docs/benchmark.md``, and the plots beside it."""
+    from mmdeploy_lite.benchmark.growth import plot_growth
+
     lines = [
         '# Benchmark',
         '',
-        'Medians of runs turn by turn in one process, batch 1, fixed size, calibrated random weights; made by',
-        '`tools/bench_set.py`. The *bare network* is the same weights and preprocessing up to the raw outputs of the',
-        'head (of two-stage models, of the RPN): the limit. Peak memory is what loading and running the file adds to',
-        'a process.',
+        'Medians of runs turn by turn in one process, batch 1, fixed size; made by `make bench`, which is',
+        '`tools/bench_set.py`. Weights are random and calibrated, with class scores like a trained model (means around',
+        '-6), except where it says trained. The *bare network* is the same weights and preprocessing up to the raw',
+        'outputs of the head (of two-stage models, of the RPN): the limit. *Post-processing* is the part of the',
+        "exported file's time that comes after its last operator with weights. Load is the time until a session is",
+        'ready, and peak memory what loading and running the file adds to a process.',
     ]
-    for entry in entries:
+    for entry in found['models']:
         height, width = entry['shape']
         lines += [
             '',
             f'## {entry["model"]}, {height} x {width}',
             '',
-            f'{entry["threads"]} threads, {entry["runs"]} runs; exported in {entry["export_seconds"]} s;'
-            f' {"equal to PyTorch" if entry["equal"] else "NOT equal to PyTorch"}.',
+            f'{entry["threads"]} threads, {entry["runs"]} runs; exported in {entry["export_seconds"]:.1f} s;'
+            f' {"equal to PyTorch" if entry["equal"] else "NOT equal to PyTorch"}; post-processing'
+            f' {entry["post_share"]:.1%}.',
             '',
-            '| | median ms | spread | / bare | / PyTorch | MB | nodes | peak MB |',
-            '| --- | --- | --- | --- | --- | --- | --- | --- |',
+            '| | median ms | spread | / bare | / PyTorch | MB | nodes | load ms | peak MB |',
+            '| --- | --- | --- | --- | --- | --- | --- | --- | --- |',
         ]
         for row in entry['rows']:
-            cells = [row.get(key, '') for key in ('mb', 'nodes', 'peak_mb')]
+            cells = [row.get(key, '') for key in ('mb', 'nodes', 'load_ms', 'peak_mb')]
             lines.append(
                 f'| {row["name"]} | {row["median_ms"]} | ±{row["spread"]:.0%} | {row["ratio_to_bare"]:.2f}'
                 f' | {row["ratio_to_pytorch"]:.2f} | {" | ".join(map(str, cells))} |'
             )
-    path.write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    if found['growth']:
+        lines += ['', '## As the work grows', '', '![Time and memory as the work grows](benchmark_growth.png)', '']
+        for growth in found['growth']:
+            lines += [
+                f'{growth["title"]}, {growth["threads"]} threads:',
+                '',
+                f'| {growth["unit"]} | ms per {growth["per"]} | peak MB |',
+                '| --- | --- | --- |',
+                *(f'| {row["amount"]} | {row["median_ms"]} | {row["peak_mb"]} |' for row in growth['rows']),
+                '',
+            ]
+        plot_growth(found['growth'], path.with_name('benchmark_growth.png'))
+    path.write_text('\n'.join(lines).rstrip() + '\n', encoding='utf-8')
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--only', metavar='PATTERN', default='*', help="of names, e.g. 'SegFormer*'")
+    parser.add_argument('--only', metavar='PATTERN', default='*', help="of names, e.g. 'SegFormer*', or 'growth'")
     parser.add_argument('--threads', type=int, default=2)
     parser.add_argument('--runs', type=int, default=10)
+    parser.add_argument('--real', metavar='FOLDER', help='where yolox_nano_coco.py and its .pth are; measured too')
     args = parser.parse_args()
+
+    import torch
+
+    torch.set_num_threads(args.threads)
     path = ROOT / 'docs' / 'benchmark.json'
-    entries = {entry['model']: entry for entry in json.loads(path.read_text())} if path.is_file() else {}
+    found = json.loads(path.read_text()) if path.is_file() else {'models': [], 'growth': []}
+
+    def save() -> None:
+        path.write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
+        write_page(found, path.with_suffix('.md'))
+
     for name, config, options, shape in SET:
-        if fnmatch.fnmatch(name, args.only):
-            entries[name] = measure(name, config, options, shape, args.threads, args.runs)
-            print(name, *(f'{row["name"]} {row["median_ms"]} ms' for row in entries[name]['rows']), sep='\n  ')
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(list(entries.values()), indent=1) + '\n', encoding='utf-8')
-            write_table(list(entries.values()), path.with_suffix('.md'))
+        if not fnmatch.fnmatch(name, args.only):
+            continue
+        if isinstance(options, str):
+            folder = ROOT if config.startswith('demo') else args.real and Path(args.real)
+            if not folder:
+                continue
+            config, options = str(folder / config), str(folder / options)
+        entry = measure(name, config, options, shape, args.threads, args.runs)
+        print(name, *(f'{row["name"]} {row["median_ms"]} ms' for row in entry['rows']), sep='\n  ')
+        others = {other['model']: other for other in found['models']} | {name: entry}
+        found['models'] = [others[known] for known, *_ in SET if known in others]
+        save()
+    if fnmatch.fnmatch('growth', args.only):
+        found['growth'] = grow(args.threads, args.runs)
+        save()
     return 0
 
 

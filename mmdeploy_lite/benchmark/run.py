@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import onnx
 import torch
 
 from ..errors import BackendError, UnsupportedError
+from ..export.graphs import all_nodes
+from ..export.large import save
 from ..export.optimize import optimize
 from ..export.preprocess import InGraphPreprocess
 from ..export.torchscript import TorchScriptExporter
@@ -27,6 +30,7 @@ from ..tasks import BaseTask, Sample
 from .bare import BareNetwork
 from .files import file_runner
 from .measure import Timing, interleave
+from .parts import network_part
 
 
 @dataclass
@@ -39,7 +43,8 @@ class Benchmark:
         threads: of PyTorch and of ONNX Runtime.
         runs: rounds.
         rows: per side: ``name``, ``median_ms``, ``spread``, ``ratio_to_bare``, ``ratio_to_pytorch``, and of files
-            ``mb``, ``nodes``, ``peak_mb``.
+            ``mb``, ``nodes``, ``load_ms``, ``peak_mb``.
+        post_share: part of the exported file's time that comes after its last operators with weights.
     """
 
     model: str
@@ -47,10 +52,11 @@ class Benchmark:
     threads: int
     runs: int
     rows: list[dict[str, Any]] = field(default_factory=list)
+    post_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain json types."""
-        return dict(model=self.model, shape=list(self.shape), threads=self.threads, runs=self.runs, rows=self.rows)
+        return {**dataclasses.asdict(self), 'shape': list(self.shape)}
 
     def save(self, path: Path) -> None:
         """Write it as json."""
@@ -78,45 +84,66 @@ def benchmark(
         rewriters: the configs it was exported with; the bare network is exported with them too.
         threads: of PyTorch and of ONNX Runtime.
         runs: rounds.
-        peers: other ONNX files with one image-sized input.
+        peers: other ONNX files. What has no input ``image`` is given the normalised tensor of the network, as other
+            exporters make it; normalising is then not part of its time.
         step: called after each round.
     """
     torch.set_num_threads(threads)
     feeds = task.feeds([sample])
+    normalised = {'image': task.preprocessed([sample]).numpy()}
     with tempfile.TemporaryDirectory() as folder:
-        bare = Path(folder, 'bare.onnx')
+        bare, network = Path(folder, 'bare.onnx'), Path(folder, 'network.onnx')
         export_bare(task, sample, bare, rewriters)
-        files = {'exported file': path, 'bare network': bare, **{f'peer {peer.name}': peer for peer in peers}}
+        save(network_part(onnx.load(str(path))), network)
+        files = {'exported file': path, 'bare network': bare}
+        given = dict.fromkeys(files, feeds)
+        given |= {f'peer {peer.name}': feeds if _takes_image(peer) else normalised for peer in peers}
+        files |= {f'peer {peer.name}': peer for peer in peers}
         sides: dict[str, Callable[[], object]] = {'PyTorch': lambda: task.test_step(sample)}
         with contextlib.suppress(RuntimeError):
             sides['PyTorch channels_last, inference_mode'] = _channels_last(task, sample)
         for title, file in files.items():
-            sides[title] = file_runner(file, feeds, threads)
-        timings = interleave(sides, runs, step=step)
+            sides[title] = file_runner(file, given[title], threads)
+        sides[_NETWORK] = file_runner(network, feeds, threads)
+        timings = {timing.name: timing for timing in interleave(sides, runs, step=step)}
         result = Benchmark(name, sample.shape, threads, runs)
-        limit = next(timing for timing in timings if timing.name == 'bare network')
-        for timing in timings:
-            result.rows.append(_row(timing, limit, timings[0], files.get(timing.name), feeds, threads))
+        without = timings.pop(_NETWORK)
+        result.post_share = round(max(1 - without.median / timings['exported file'].median, 0.0), 3)
+        for title, timing in timings.items():
+            row = _row(timing, timings['bare network'], timings['PyTorch'])
+            if title in files:
+                row.update(_facts(files[title], given[title], threads))
+            result.rows.append(row)
     return result
 
 
-def _row(
-    timing: Timing, limit: Timing, eager: Timing, file: Path | None, feeds: Mapping[str, np.ndarray], threads: int
-) -> dict[str, Any]:
-    row = dict(
+def _takes_image(file: Path) -> bool:
+    graph = onnx.load(str(file), load_external_data=False).graph
+    return any(value.name == 'image' for value in graph.input)
+
+
+_NETWORK = 'exported file without post-processing'
+
+
+def _row(timing: Timing, limit: Timing, eager: Timing) -> dict[str, Any]:
+    return dict(
         name=timing.name,
         median_ms=round(timing.median * 1e3, 2),
         spread=round(timing.spread, 3),
         ratio_to_bare=round(timing.median / limit.median, 3),
         ratio_to_pytorch=round(timing.median / eager.median, 3),
     )
-    if file is not None:
-        row.update(
-            mb=round(file.stat().st_size / 1e6, 2),
-            nodes=len(onnx.load(str(file), load_external_data=False).graph.node),
-            peak_mb=peak_memory(file, feeds, threads),
-        )
-    return row
+
+
+def _facts(file: Path, feeds: Mapping[str, np.ndarray], threads: int) -> dict[str, Any]:
+    nodes = all_nodes(onnx.load(str(file), load_external_data=False).graph)
+    (loading,) = interleave({'': lambda: file_runner(file, feeds, threads)}, runs=3, warmup=0)
+    return dict(
+        mb=round(file.stat().st_size / 1e6, 2),
+        nodes=sum(1 for _ in nodes),
+        load_ms=round(loading.median * 1e3, 1),
+        peak_mb=peak_memory(file, feeds, threads),
+    )
 
 
 def export_bare(task: BaseTask, sample: Sample, path: Path, rewriters: Mapping[str, dict]) -> None:
@@ -167,7 +194,7 @@ def peak_memory(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> fl
 
 
 def table_rows(result: Benchmark) -> Iterator[list[str]]:
-    """The rows of a table: name, median, spread, ratios, size, nodes, memory."""
+    """The rows of a table: name, median, spread, ratios, size, nodes, load time, memory."""
     for row in result.rows:
         yield [
             row['name'],
@@ -175,5 +202,5 @@ def table_rows(result: Benchmark) -> Iterator[list[str]]:
             f'±{row["spread"]:.0%}',
             f'{row["ratio_to_bare"]:.2f}',
             f'{row["ratio_to_pytorch"]:.2f}',
-            *(str(row.get(key, '')) for key in ('mb', 'nodes', 'peak_mb')),
+            *(str(row.get(key, '')) for key in ('mb', 'nodes', 'load_ms', 'peak_mb')),
         ]

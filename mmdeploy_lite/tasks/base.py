@@ -209,7 +209,7 @@ class BaseTask(abc.ABC):
         metas = [sample.data_sample.metainfo for sample in samples]
         images = torch.stack([sample.inputs for sample in samples])
         if self.preprocess == 'none':
-            images = self._preprocessed(samples)
+            images = self.preprocessed(samples)
         feeds = {'image': images.numpy().astype(self.dtype)}
         if 'img_shape' in self.input_names:
             feeds['img_shape'] = np.array([sample.shape for sample in samples], dtype=np.int64)
@@ -220,7 +220,7 @@ class BaseTask(abc.ABC):
             feeds['ori_shape'] = np.array([meta['ori_shape'][:2] for meta in metas], dtype=np.int64)
         return feeds
 
-    def _preprocessed(self, samples: list[Sample]) -> Tensor:
+    def preprocessed(self, samples: list[Sample]) -> Tensor:
         """(N, C, H, W) float32, as the model's own data preprocessor leaves them."""
         data = dict(
             inputs=[sample.inputs for sample in samples],
