@@ -106,7 +106,7 @@ def test_what_does_not_belong_together(files, data, tmp_path, capsys):
 
 def test_another_checkpoint_is_said(files, data, tmp_path, capsys):
     graph = onnx.load(files['segmentor'])
-    (entry,) = graph.metadata_props
+    entry = graph.metadata_props[0]
     metadata = json.loads(entry.value)
     metadata['checkpoint_sha256'] = 'x'
     entry.value = json.dumps(metadata)
@@ -118,7 +118,7 @@ def test_another_checkpoint_is_said(files, data, tmp_path, capsys):
 
 def test_answers_in_other_pixels_cannot_be_measured(files, data, tmp_path, capsys):
     graph = onnx.load(files['detector'])
-    (entry,) = graph.metadata_props
+    entry = graph.metadata_props[0]
     entry.value = json.dumps({**json.loads(entry.value), 'rescale': False})
     onnx.save(graph, tmp_path / 'pixels.onnx')
     seal(tmp_path / 'pixels.onnx')

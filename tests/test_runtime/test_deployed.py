@@ -221,7 +221,7 @@ def test_what_the_runtime_cannot_do_is_refused_before_the_export(detector, monke
 
 def test_a_file_without_pipeline_says_so(detector):
     task = detector.result.task
-    loaded = SimpleNamespace(dataset_meta={}, cfg=SimpleNamespace(pretty_text=''), checkpoint_sha256=None)
+    loaded = SimpleNamespace(dataset_meta={}, cfg=SimpleNamespace(to_dict=dict), checkpoint_sha256=None)
     sample = task.prepare('x', apis.check_image(detector.images[0]))
     assert describe(task, loaded, sample, None, runtime_pipeline=False)['pipeline'] is None
     assert describe(task, loaded, sample, None)['pipeline'][0]['type'] == 'LoadImageFromFile'
