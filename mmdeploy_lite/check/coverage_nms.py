@@ -11,6 +11,9 @@ from mmdeploy_lite.check.answers import DetectionEvidence, Detections, Levels
 _CLOSE = 0.1
 """An IoU threshold that could be moved by so much, and nothing would change, was not exercised."""
 
+_MOST = 5000
+"""So many candidates, the best, are looked at."""
+
 _Pairs = Sequence[tuple[Detections, DetectionEvidence]]
 
 
@@ -63,10 +66,12 @@ def _suppressed_ious(
     passed = scores > max((*call.score_cuts, *evidence.score_thrs), default=-np.inf)
     if evidence.max_per_img is not None and len(answer) >= evidence.max_per_img:
         passed &= scores > answer.scores.min()  # the cap may have removed the others
-    overlaps = _iou(boxes[passed], kept)
-    higher = answer.scores > scores[passed][:, None]
+    rows = np.flatnonzero(passed)
+    rows = rows[np.argsort(-scores[rows], kind='stable')[:_MOST]]
+    overlaps = _iou(boxes[rows], kept)
+    higher = answer.scores > scores[rows][:, None]
     if not call.class_agnostic:
-        higher &= answer.labels == idxs[passed][:, None]
+        higher &= answer.labels == idxs[rows][:, None]
     overlaps = np.where(higher, overlaps, 0).max(axis=1, initial=0)
     return overlaps[overlaps > call.iou_threshold]
 

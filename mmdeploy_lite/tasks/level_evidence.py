@@ -47,7 +47,7 @@ class RecordCandidates(FunctionRewriter):
 
     def __call__(self, origin: Callable, head: Any, results: Any, *args: Any, **kwargs: Any) -> Any:
         counts = self._filtered.kept
-        if counts and sum(counts) == len(results.scores):
+        if counts and 'labels' in results and sum(counts) == len(results.scores):
             scores = results.scores * results.score_factors if 'score_factors' in results else results.scores
             self.levels = Levels(
                 len(counts),
