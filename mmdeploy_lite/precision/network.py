@@ -141,11 +141,13 @@ def last_layers(network: Network) -> set[str]:
     layers = {node.output[0] for node in network.layers}
     last = set()
     for node in network.layers:
-        seen, stack = set(), [node.output[0]]
+        seen: set[str] = set()
+        stack = [node.output[0]]
         while stack:
             for user in users.get(stack.pop(), ()):
-                seen |= set(user.output)
-                stack += [name for name in user.output if user.op_type not in BARRIERS]
+                fresh = set(user.output) - seen  # a network that branches has more ways through it than can be gone
+                seen |= fresh
+                stack += fresh if user.op_type not in BARRIERS else ()
         if not seen & layers:
             last.add(node.output[0])
     return last

@@ -126,6 +126,27 @@ def test_the_network_is_what_lies_between_layers():
     assert last_layers(network) == {'score_map', 'box_map', 'hidden'}
 
 
+def test_the_last_layers_of_a_network_that_branches():
+    """Forty residual blocks have 2 ** 40 ways through them."""
+    nodes, name = [node('Conv', ['image', 'w1'], ['x0'], name='first', pads=[1, 1, 1, 1])], 'x0'
+    for block in range(40):
+        nodes += [
+            node('Conv', [name, 'w2'], [f'branch{block}'], name=f'conv{block}', pads=[1, 1, 1, 1]),
+            node('Add', [name, f'branch{block}'], [f'x{block + 1}']),
+        ]
+        name = f'x{block + 1}'
+    nodes.append(node('Conv', [name, 'w3'], ['out'], name='last'))
+    graph = helper.make_graph(
+        nodes,
+        'residual',
+        [value('image', FLOAT, [1, 3, 4, 4])],
+        [value('out', FLOAT, [1, 1, 4, 4])],
+        [weight('w1', 4, 3, 3, 3), weight('w2', 4, 4, 3, 3), weight('w3', 1, 4, 1, 1)],
+    )
+    (network,) = find_networks(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8))
+    assert last_layers(network) == {'out'} and len(network.layers) == 42
+
+
 def test_constants_count_as_weights_and_small_matrices_not_as_layers():
     model = detector()
     (w3,) = [item for item in model.graph.initializer if item.name == 'w3']
