@@ -1,7 +1,8 @@
 """Measure the committed set of models and write docs/benchmark.json, docs/benchmark.md and their plots.
 
-tools/bench_set.py [--only PATTERN] [--threads N] [--runs N] [--real FOLDER]. What was measured before stays for models
-that are not run. Models of the libraries have calibrated random weights, and class scores like a trained model's.
+tools/bench_set.py [--only PATTERN] [--threads N] [--runs N] [--real FOLDER] [--peers FOLDER]. What was measured before
+stays for models that are not run. Models of the libraries have calibrated random weights, and class scores like a
+trained model's.
 """
 
 import argparse
@@ -70,7 +71,15 @@ class Model:
         return exporting.run(self.samples, 'benchmark'), stages.times['export']
 
 
-def measure(name: str, config: str, options: dict | str, shape: tuple[int, int], threads: int, runs: int) -> dict:
+def measure(
+    name: str,
+    config: str,
+    options: dict | str,
+    shape: tuple[int, int],
+    threads: int,
+    runs: int,
+    peers: list[Path],
+) -> dict:
     """Export one model at a fixed size and time it."""
     from mmdeploy_lite.benchmark.run import benchmark
 
@@ -78,7 +87,7 @@ def measure(name: str, config: str, options: dict | str, shape: tuple[int, int],
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'model.onnx')
         attempt, seconds = model.export(path)
-        result = benchmark(name, model.task, model.samples[0], path, model.settings.rewriters, threads, runs)
+        result = benchmark(name, model.task, model.samples[0], path, model.settings.rewriters, threads, runs, peers)
     trained = isinstance(options, str)
     return {**result.to_dict(), 'trained': trained, 'equal': attempt.verification.equal, 'export_seconds': seconds}
 
@@ -128,7 +137,9 @@ def write_page(found: dict, path: Path) -> None:
         '-6), except where it says trained. The *bare network* is the same weights and preprocessing up to the raw',
         'outputs of the head (of two-stage models, of the RPN): the limit. *Post-processing* is the part of the',
         "exported file's time that comes after its last operator with weights. Load is the time until a session is",
-        'ready, and peak memory what loading and running the file adds to a process.',
+        'ready, and peak memory what loading and running the file adds to a process. A *peer* is the file that',
+        'MMDeploy 1.3.1 makes of the same weights for the same size; it starts from the normalised tensor, so that',
+        'normalising is in the time of ours and not in its.',
     ]
     for entry in found['models']:
         height, width = entry['shape']
@@ -170,6 +181,12 @@ def main() -> int:
     parser.add_argument('--threads', type=int, default=2)
     parser.add_argument('--runs', type=int, default=10)
     parser.add_argument('--real', metavar='FOLDER', help='where yolox_nano_coco.py and its .pth are; measured too')
+    parser.add_argument(
+        '--peers',
+        metavar='FOLDER',
+        type=Path,
+        help='files of MMDeploy for the same weights and sizes, named like the models, as RTMDet-tiny.onnx',
+    )
     args = parser.parse_args()
 
     import torch
@@ -190,7 +207,9 @@ def main() -> int:
             if not folder:
                 continue
             config, options = str(folder / config), str(folder / options)
-        entry = measure(name, config, options, shape, args.threads, args.runs)
+        peer = args.peers and args.peers / f'{name.replace(" ", "_")}.onnx'
+        peers = [peer] if peer and peer.is_file() else []
+        entry = measure(name, config, options, shape, args.threads, args.runs, peers)
         print(name, *(f'{row["name"]} {row["median_ms"]} ms' for row in entry['rows']), sep='\n  ')
         others = {other['model']: other for other in found['models']} | {name: entry}
         found['models'] = [others[known] for known, *_ in SET if known in others]
