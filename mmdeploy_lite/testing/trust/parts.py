@@ -43,7 +43,7 @@ def jobs(quick: bool = False) -> list[Job]:
     """
     names = ('demo detector', 'PSPNet') if quick else (*NAMES, *POOR)
     seeds = {name: [1 + index, 7 + index, 13 + index, 19 + index, 25 + index] for index, name in enumerate(CALIBRATED)}
-    files, texts, pictures = (60, 60, 60) if quick else (700, 400, 400)
+    files, texts, pictures = (60, 60, 60) if quick else (900, 400, 400)
     calls = 400 if quick else 5000
     return [
         Job('work', 'kills', (4 if quick else 50,)),
