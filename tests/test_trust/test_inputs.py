@@ -7,7 +7,7 @@ import pytest
 from mmdeploy_lite.runtime import session
 from mmdeploy_lite.testing.trust import leaks, runs
 from mmdeploy_lite.testing.trust.inputs import KINDS, fuzz
-from mmdeploy_lite.testing.trust.page import page
+from mmdeploy_lite.testing.trust.page import page, write, written
 from mmdeploy_lite.testing.trust.parts import Job, jobs, rows
 
 from .conftest import DEMO
@@ -77,3 +77,13 @@ def test_the_table():
     )
     assert {job.part for job in jobs()} == {job.part for job in jobs(quick=True)}
     assert Job('work', 'kills', (50,)) in jobs()
+
+
+def test_a_run_goes_on_where_it_was_cut_off(tmp_path):
+    done = dict(part='work', job='refusals', arguments=[], cases={'no room': True}, seconds=1.0)
+    failed = dict(part='work', job='odd_paths', arguments=[], error='crash', seconds=1.0)
+    write([done], tmp_path)
+    write([failed], tmp_path)
+    assert written(tmp_path) == [Job('work', 'refusals')]
+    text = (tmp_path / 'trust.md').read_text(encoding='utf-8')
+    assert '1 as they should |' in text and 'failed: crash **(not as it should)**' in text
