@@ -18,6 +18,7 @@ from ..errors import DISK_ERRORS, DeployError, ExportError
 from ..registry import EXPORTERS
 from .explain import explain, explain_operator
 from .loops import close_loops
+from .pads import explicit_pads
 from .reshapes import take_zeros_literally
 
 
@@ -101,6 +102,7 @@ class TorchScriptExporter:
             model = onnx.load(path)
         close_loops(model)
         take_zeros_literally(model)
+        explicit_pads(model)
         return ExportedGraph(model, recorded)
 
 
