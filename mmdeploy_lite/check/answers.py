@@ -7,7 +7,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -251,6 +251,9 @@ class DetectionEvidence:
         scale: (sx, sy) that brings the detections' pixels to the pixels of the last call: ``box_nms = box * scale``.
         float64: The same model's answer in double precision, in the detections' pixels, or a function that returns it
             (or None). A function is called at most once, and only when something else did not explain a difference.
+        moved: A function that returns the model's answers to the same image moved by less than a rounding: what differs
+            between them is undecided, such as which proposals are the best 900 in a model that goes on with those.
+            Called when float64 does not explain all that differs.
         mask_undecided: (K, H, W) bool for the K reference detections: pixels where \\|p - threshold\\| is within
             tolerance.
         mask_rounded: A function that returns such an array of pixels where \\|p - threshold\\| is within twice
@@ -270,6 +273,7 @@ class DetectionEvidence:
     nms_calls: list[NmsCall] = field(default_factory=list)
     scale: tuple[float, float] = (1.0, 1.0)
     float64: Detections | Callable[[], Detections | None] | None = None
+    moved: Callable[[], Iterable[Detections]] | None = None
     mask_undecided: np.ndarray | None = None
     mask_rounded: Callable[[], np.ndarray | None] | None = None
     rejected: int | None = None

@@ -108,6 +108,9 @@ class Excuses:
         if not self._explained():
             self._by_float64()
             self._by_cap()
+        if not self._explained():
+            self._by_moved()
+            self._by_cap()
         self._check_filled()
 
     def _explained(self) -> bool:
@@ -247,21 +250,32 @@ class Excuses:
     def _by_float64(self) -> None:
         """The same model in double precision disagrees with itself at this place."""
         double = self._evidence.float64_answer()
-        if double is None:
-            return
-        double.validate()
+        if double is not None:
+            self._by_other_answer(double, 'in float64')
+
+    def _by_moved(self) -> None:
+        """The same model answers otherwise at this place when the image is moved by less than a rounding."""
+        for moved in self._evidence.moved() if self._evidence.moved is not None else ():
+            self._by_other_answer(moved, 'on an image moved by less than a rounding')
+            if self._explained():
+                break
+
+    def _by_other_answer(self, other: Detections, how: str) -> None:
+        """PyTorch has another answer, without a detection that only the reference has, or with one of the backend's."""
+        other.validate()
         ref, out = self._dets
-        confirmed = set(self._edges(ref, double).rows.tolist())
+        confirmed = set(self._edges(ref, other).rows.tolist())
         for row in self._open_ref():
             if row not in confirmed:
-                self.ref[row] = 'PyTorch in float64 does not have it either'
-        edges = self._edges(out, double)
-        assignment = Matching(len(out), len(double))
+                self.ref[row] = f'PyTorch {how} does not have it either'
+        edges = self._edges(out, other)
+        assignment = Matching(len(out), len(other))
         assignment.grow(edges, np.flatnonzero(self._matching.row_of >= 0))
+        assignment.grow(edges, [*self.out])  # what one answer excused holds its place in the next
         assignment.grow(edges, self._open_out())
         for row in self._open_out():
             if assignment.col_of[row] >= 0:
-                self.out[row] = 'PyTorch in float64 has it too'
+                self.out[row] = f'PyTorch {how} has it too'
 
     def _edges(self, a: Detections, b: Detections) -> Edges:
         return find_edges(

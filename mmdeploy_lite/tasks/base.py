@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -275,6 +276,20 @@ class BaseTask(abc.ABC):
             if double:
                 model, inputs = self.double_model(), inputs.double()
             return self._predict(model, inputs, samples)[0]
+
+    def moved_answers(self, sample: Sample, read: Callable[[Any], Any], runs: int = 4) -> Iterator[Any]:
+        """PyTorch's answers to one image that is moved by less than a rounding: where they differ, it is undecided.
+
+        Args:
+            sample: the image.
+            read: takes what is needed from the library's data sample.
+            runs: how many answers.
+        """
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(runs):
+            # of pixels 0-255, whose float32 is no finer
+            noise = 1e-5 * torch.randn(sample.inputs.shape, generator=generator)
+            yield read(self.test_step(dataclasses.replace(sample, inputs=sample.inputs.float() + noise)))
 
     def double_model(self) -> nn.Module:
         """The model in float64, copied on the first call."""

@@ -144,6 +144,7 @@ class ObjectDetection(BaseTask):
             answer = self._read(self.test_step(sample))
         scale = sample.data_sample.metainfo.get('scale_factor', (1.0, 1.0)) if self.rescale else (1.0, 1.0)
         evidence = recorder.evidence(answer, scale, float64=lambda: self._double_run(sample))
+        evidence.moved = lambda: self.moved_answers(sample, self._read)
         return answer, evidence
 
     def double_answer(self, sample: Sample) -> Detections | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -95,18 +94,14 @@ class SemanticSegmentation(BaseTask):
         double = self.lazily(sample, lambda item: self._read(item).seg_map)
         return self._read(result), SegEvidence(undecided, double, lambda: self._unstable(sample, result))
 
-    def _unstable(self, sample: Sample, result: Any, runs: int = 4) -> np.ndarray:
+    def _unstable(self, sample: Sample, result: Any) -> np.ndarray:
         """Where PyTorch's own answer hangs on the rounding of the image, as it does behind attention that a threshold
         masks (Mask2Former): (H, W) bool.
         """
         logits = result.seg_logits.data
         moved = torch.zeros_like(logits[0])
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(runs):
-            # of pixels 0-255, whose float32 is no finer
-            noise = 1e-5 * torch.randn(sample.inputs.shape, generator=generator)
-            other = dataclasses.replace(sample, inputs=sample.inputs.float() + noise)
-            moved = torch.maximum(moved, (self.test_step(other).seg_logits.data - logits).abs().amax(dim=0))
+        for other in self.moved_answers(sample, lambda item: item.seg_logits.data):
+            moved = torch.maximum(moved, (other - logits).abs().amax(dim=0))
         # the backend moves as much as PyTorch does, and not the same way
         return _gaps(logits, self.threshold).le(2 * moved).cpu().numpy()
 

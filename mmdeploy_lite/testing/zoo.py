@@ -19,7 +19,7 @@ from ..errors import DeployError
 from .calibrate import distinct_scores
 from .images import empty, faint, scene
 
-FLOAT32_LIMIT = {'dino': dict(score=1e-3, box_px=0.1)}
+FLOAT32_LIMIT = {'dino': dict(score=1e-3, box_px=0.1), 'dab_detr': dict(score=1e-3)}
 """Tolerances of families whose decoders refine boxes over and over, where PyTorch in float32 is further from itself in
 float64 than the table allows. The entry's note says by how much, and how far the file is.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -311,6 +311,34 @@ class TestFloat64:
         assert compare_detections(ref, dets([A], [0.9]), SIZE, evidence=evidence).equal
         with pytest.raises(AssertionError, match='not needed'):
             compare_detections(ref, dets([FAR], [0.30005]), SIZE, evidence=evidence)
+
+
+class TestMoved:
+    """What PyTorch answers to an image that is moved by less than a rounding."""
+
+    def test_missing_and_present(self, dets: Build) -> None:
+        ref, out = dets([A, LONE[1]], [0.9, 0.5]), dets([A, FAR], [0.9, 0.5])
+        evidence = DetectionEvidence(moved=lambda: iter([ref, dets([A, FAR], [0.9, 0.5])]))
+        result = check(ref, out, evidence)
+        assert result.equal and all('moved by less than a rounding' in item.reason for item in result.excused)
+        assert check(ref, out, DetectionEvidence(moved=lambda: [ref, ref])).verdict == 'unequal'
+        assert check(ref, out, DetectionEvidence(moved=lambda: [dets([A], [0.9])])).verdict == 'unequal'
+
+    def test_a_box_that_each_answer_has_once_stands_for_one(self, dets: Build) -> None:
+        evidence = DetectionEvidence(moved=lambda: [dets([A, FAR], [0.9, 0.5])] * 3)
+        assert check(dets([A], [0.9]), dets([A, FAR], [0.9, 0.5]), evidence).equal
+        assert check(dets([A], [0.9]), dets([A, FAR, FAR], [0.9, 0.5, 0.5]), evidence).verdict == 'unequal'
+
+    def test_runs_only_as_long_as_needed(self, dets: Build) -> None:
+        def answers() -> Iterator[Detections]:
+            yield dets([A], [0.9])
+            raise AssertionError('the second run was not needed')
+
+        ref, evidence = dets([A, FAR], [0.9, 0.5]), DetectionEvidence(float64=dets([A, FAR], [0.9, 0.5]), moved=answers)
+        assert compare_detections(ref, ref, SIZE, evidence=evidence).equal
+        assert check(ref, dets([A], [0.9]), evidence).equal
+        with pytest.raises(AssertionError, match='not needed'):
+            check(ref, dets([FAR], [0.5]), evidence)
 
 
 class TestShare:

@@ -40,8 +40,8 @@ def test_pixels_that_hang_on_a_rounding_are_unstable() -> None:
     image[:, :, 5:] = 100
     sample = Sample('', np.zeros((8, 10, 3), np.uint8), image, None)
     task = Task()
-    unstable = task._unstable(sample, task.test_step(sample), runs=6)
-    assert not unstable[:, :5].any() and unstable[:, 5:].mean() > 0.9
+    unstable = task._unstable(sample, task.test_step(sample))
+    assert not unstable[:, :5].any() and unstable[:, 5:].mean() > 0.8
 
 
 class TestRandomBases:
