@@ -178,10 +178,11 @@ def _class_offsets(boxes: Tensor, idxs: Tensor, accepted: Tensor, split_thr: int
     From ``split_thr`` boxes on mmcv runs NMS class by class, also for a class-agnostic NMS. Then coordinates below
     zero, which its spacing does not cover, must not meet either.
     """
-    lowest = torch.full((1, 4), REJECTED, dtype=boxes.dtype, device=boxes.device)
-    # the row of REJECTED keeps the maximum defined when no box is left
-    upper = torch.cat([torch.where(accepted[:, None], boxes, lowest), lowest]).max()
-    lower = torch.cat([torch.where(accepted[:, None], boxes, -lowest), -lowest]).min()
+    accepted = accepted[:, None]
+    lowest = boxes.new_full((1, 1), REJECTED)
+    # REJECTED keeps the maximum defined when no box is left; of each box first, which has the choice made once a box
+    upper = torch.cat([torch.where(accepted, boxes.max(dim=1, keepdim=True)[0], lowest), lowest]).max()
+    lower = torch.cat([torch.where(accepted, boxes.min(dim=1, keepdim=True)[0], -lowest), -lowest]).min()
     together = torch.zeros_like(upper) if agnostic else upper + 1
     spacing = torch.where(accepted.sum() < split_thr, together, upper - lower.clamp(max=0) + 1)
     return idxs.to(boxes) * spacing

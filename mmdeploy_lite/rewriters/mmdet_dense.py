@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..export.operators import reject
+from ..export.operators import REJECTED, reject
 from ..export.shapes import python_shape
 from ..export.tracing import note_rejected
 from ..registry import REWRITERS
@@ -18,38 +18,46 @@ from .mmcv_ops import limited_nms
 from .mmdet_boxes import inverse_scale
 
 
-def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+MANY = 10_000
+"""A number of candidates that is seldom less than there are anchors."""
+
+
+def top_k(values: Tensor, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """The ``k`` largest of (n,) values, or all n where there are fewer, without a Python ``min`` over a traced size."""
     count = torch._shape_as_tensor(values)[0]
-    return values.topk(torch.minimum(count, torch.full_like(count, k)))
+    return values.topk(torch.minimum(count, torch.full_like(count, k)), sorted=sorted)
 
 
 @REWRITERS.register_module()
 class FilterScoresAndTopk(FunctionRewriter):
-    """Keeps ``topk`` (anchor, class) pairs, those at or below ``score_thr`` with the score REJECTED, for NMS to drop.
+    """Keeps ``topk`` (anchor, class) pairs, without the original's number frozen as it was for one image.
 
-    The original's boolean index and ``min(topk, n)`` trace to NonZero and to a number frozen as it was for one image.
-    The ``topk`` best pairs lie within the ``topk`` anchors whose best class scores highest, so TopK runs over anchors
-    first and over ``topk`` x classes then, instead of over all pairs.
+    Two ways with one answer. Pairs at or below ``score_thr`` keep their places, with the score REJECTED for NMS to
+    drop: the ``topk`` best lie within the ``topk`` anchors whose best class scores highest, so TopK runs over anchors
+    first and over ``topk`` x classes then, instead of over all pairs. Or they are left out by a NonZero over all
+    pairs, for a ``topk`` that is more than there are anchors: with RTMDet-tiny's 672,000 pairs and 30,000 this took
+    3 ms with NMS where 3,600 pairs passed the threshold, and the other way 42 ms; where half of all passed, 52 and 56.
 
     Args:
-        fixed_size: False drops the pairs at or below ``score_thr`` here, as the original does, with a NonZero over
-            all pairs: for a head that does something else than NMS with the scores.
+        fixed_size: which way: True the first, False the second, None by ``topk``, the second from :data:`MANY` on.
     """
 
     target = 'mmdet.models.utils.misc.filter_scores_and_topk'
 
-    def __init__(self, fixed_size: bool = True) -> None:
+    def __init__(self, fixed_size: bool | None = None) -> None:
         self.fixed_size = fixed_size
 
     def __call__(
         self, origin: Callable, scores: Tensor, score_thr: float, topk: int, results: Any = None
     ) -> tuple[Tensor, Tensor, Tensor, Any]:
-        if self.fixed_size and topk > 0:
+        if topk <= 0:
+            scores, labels, keep = self._sliced(scores, score_thr, topk)
+        elif topk < MANY if self.fixed_size is None else self.fixed_size:
             scores, labels, keep = self._fixed(scores, score_thr, topk)
             note_rejected(True)
         else:
             scores, labels, keep = self._filtered(scores, score_thr, topk)
+            note_rejected(True)
         if isinstance(results, dict):
             results = {name: value[keep] for name, value in results.items()}
         elif isinstance(results, list):
@@ -73,9 +81,22 @@ class FilterScoresAndTopk(FunctionRewriter):
 
     @staticmethod
     def _filtered(scores: Tensor, score_thr: float, topk: int) -> tuple[Tensor, Tensor, Tensor]:
+        num_classes = python_shape(scores)[1]
+        scores = scores.flatten()
+        pairs = (scores > score_thr).nonzero().squeeze(1)
+        # one rejected pair more, so that there are never none, for which the libraries return early
+        pairs = torch.cat([pairs, pairs.new_zeros(1)])
+        # of two axes: the exporter takes a concatenation of one for a shape, which has no REJECTED
+        scores = torch.cat([scores[pairs[:-1], None], scores.new_full((1, 1), REJECTED)])
+        scores, order = top_k(scores.flatten(), topk, sorted=False)  # NMS sorts by itself
+        pairs = pairs[order]
+        return scores, pairs % num_classes, torch.div(pairs, num_classes, rounding_mode='floor')
+
+    @staticmethod
+    def _sliced(scores: Tensor, score_thr: float, topk: int) -> tuple[Tensor, Tensor, Tensor]:
         pairs = (scores > score_thr).nonzero()
         scores, order = scores[pairs[:, 0], pairs[:, 1]].sort(descending=True)
-        keep, labels = pairs[order[:topk]].unbind(dim=1)
+        keep, labels = pairs[order[:topk]].unbind(dim=1)  # what a limit of 0 or below means in the original
         return scores[:topk], labels, keep
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from mmdeploy_lite.errors import NothingDetectedError
+from mmdeploy_lite.registry import REWRITERS
+from mmdeploy_lite.rewriting import FunctionRewriter
 from mmdeploy_lite.tasks import Sample
 from mmdeploy_lite.testing.exporting import export
 from mmdeploy_lite.testing.models import TestModel, count_proposals, find_busy
@@ -47,11 +49,20 @@ def test_case_14_exported_on_an_image_without_objects(name: str, images: Images,
     assert len(verification.answers[samples.index(quiet)][1]) == 0
 
 
+@REWRITERS.register_module()
+class DropBelowThreshold(FunctionRewriter):
+    target = 'mmdet.models.utils.misc.filter_scores_and_topk'
+
+    def __call__(self, origin, scores, score_thr, topk, results=None):
+        anchors, labels = (scores > score_thr).nonzero().unbind(dim=1)
+        return scores[anchors, labels], labels, anchors, {name: value[anchors] for name, value in results.items()}
+
+
 def test_case_14_nothing_that_reaches_nms_is_an_error(images: Images, tmp_path: Path) -> None:
     """With candidates dropped before NMS, there is no NMS to record on this image: the guard says what to do."""
     model = tiny('RetinaNet')
     busy, quiet, samples = busy_and_quiet(model, images)
-    deploy = dict(rewriters=dict(filter_scores_and_topk=dict(fixed_size=False)))
+    deploy = dict(rewriters=dict(filter_scores_and_topk=dict(type='DropBelowThreshold')))
     with pytest.raises(NothingDetectedError, match=r'test_cfg\.nms') as error:
         export(model.task, [quiet, quiet], tmp_path, deploy=deploy)
     assert 'Export on an image that shows objects' in str(error.value) and 'score_thr' in str(error.value)

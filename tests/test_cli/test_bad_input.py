@@ -198,8 +198,8 @@ class TestBadImage:
         assert str(tmp_path) in refused(*inputs.segmentor, tmp_path)
 
     def test_nothing_detected_while_tracing(self, inputs, refused):
-        """Dense heads drop what is below the threshold before NMS, where the config says so."""
-        options = ['deploy.rewriters.filter_scores_and_topk.fixed_size=False', 'model.test_cfg.score_thr=0.99999']
+        """Without the rewriter, dense heads drop what is below the threshold before NMS."""
+        options = ['deploy.rewriters.filter_scores_and_topk=None', 'model.test_cfg.score_thr=0.99999']
         line = refused(*inputs.detector, inputs.nothing, '--cfg-options', *options)
         assert 'objects' in line and 'trained checkpoint' in line and 'score_thr' in line
 

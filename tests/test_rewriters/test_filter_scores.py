@@ -10,7 +10,7 @@ from mmdeploy_lite.export import ExportState, exporting
 from mmdeploy_lite.rewriters.mmdet_dense import FilterScoresAndTopk
 from mmdeploy_lite.rewriting import RewriteContext
 
-FIXED = {'filter': {'type': 'FilterScoresAndTopk'}}
+FIXED = {'filter': {'type': 'FilterScoresAndTopk', 'fixed_size': True}}
 FILTERED = {'filter': {'type': 'FilterScoresAndTopk', 'fixed_size': False}}
 
 
@@ -57,12 +57,23 @@ def test_fixed_size_is_the_original_once_the_rejected_are_dropped(traced, classe
 
 
 @pytest.mark.parametrize('classes', [1, 20])
-@pytest.mark.parametrize(('topk', 'score_thr'), [(5, 0.5), (1000, 0.5), (-1, 0.5), (0, 0.5), (1000, 2.0)])
-def test_filtered_is_the_original(traced, classes, topk, score_thr):
+@pytest.mark.parametrize(('topk', 'score_thr'), [(5, 0.5), (1000, 0.5), (1000, 2.0)])
+def test_filtered_is_the_original_and_one_rejected_pair(traced, classes, topk, score_thr):
     graph = traced(call(score_thr, topk), inputs(0, 30, classes), FILTERED, [[0], [0]])
     assert graph.unknown == []
     for seed, n in ((1, 30), (2, 200), (3, 1)):
-        graph.check(*inputs(seed, n, classes))
+        args = inputs(seed, n, classes)
+        expected = accepted(graph.original(*args))
+        for answer in (graph.eager(*args), graph.run(*args)):
+            assert len(answer[0]) == min(len(expected[0]) + 1, topk)  # never none
+            for value, reference in zip(accepted(answer), expected, strict=True):
+                np.testing.assert_array_equal(value, reference)
+
+
+@pytest.mark.parametrize(('topk', 'filtered'), [(1000, False), (30000, True)])
+def test_many_candidates_are_filtered(traced, topk, filtered):
+    graph = traced(call(0.5, topk), inputs(0, 30, 3), {'filter': {'type': 'FilterScoresAndTopk'}}, [[0], [0]])
+    assert ('NonZero' in graph.ops()) == filtered
 
 
 @pytest.mark.parametrize('topk', [-1, 0])
@@ -108,15 +119,16 @@ def test_forms_of_the_results(config):
         from mmdet.models.utils.misc import filter_scores_and_topk as replaced
 
         answers = [replaced(scores, 0.1, 20, form) for form in forms]
+        order = answers[0][0].argsort(descending=True)  # which is free
     for answer, reference in zip(answers, expected, strict=True):
         assert type(answer[3]) is type(reference[3])
-    assert torch.equal(answers[1][3], expected[1][3])
-    assert all(map(torch.equal, answers[2][3], expected[2][3]))
+    assert torch.equal(answers[1][3][order], expected[1][3])
+    assert all(torch.equal(one[order], other) for one, other in zip(answers[2][3], expected[2][3], strict=True))
     assert answers[3][3].keys() == expected[3][3].keys()
-    assert all(torch.equal(answers[3][3][key], expected[3][3][key]) for key in 'ab')
+    assert all(torch.equal(answers[3][3][key][order], expected[3][3][key]) for key in 'ab')
 
 
-@pytest.mark.parametrize(('fixed_size', 'topk', 'pending'), [(True, 5, True), (True, -1, False), (False, 5, False)])
+@pytest.mark.parametrize(('fixed_size', 'topk', 'pending'), [(True, 5, True), (True, -1, False), (False, 5, True)])
 def test_says_whether_rejected_ones_are_left(fixed_size, topk, pending):
     state = ExportState()
     with RewriteContext({'filter': FilterScoresAndTopk(fixed_size)}), exporting(state):
