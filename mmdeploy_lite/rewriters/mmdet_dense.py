@@ -17,7 +17,6 @@ from ..rewriting import FunctionRewriter
 from .mmcv_ops import limited_nms
 from .mmdet_boxes import inverse_scale
 
-
 MANY = 10_000
 """A number of candidates that is seldom less than there are anchors."""
 
