@@ -67,7 +67,7 @@ def test_an_interrupted_deploy_leaves_nothing_replaced(tmp_path):
 
 def test_the_table():
     found = [
-        dict(part='work', job='kills', arguments=[4], kills=4, survived=3, interrupted=4, left=4, cleaned=True),
+        dict(part='work', job='kills', arguments=[4], kills=4, survived=3, left=4, cleaned=True),
         dict(part='leaks', job='restored', arguments=[], error='Segmentation fault (exit code -11)'),
     ]
     table = rows(found)
