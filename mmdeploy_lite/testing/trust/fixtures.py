@@ -12,7 +12,7 @@ import torch
 
 from ...loading import load_config
 from ..images import empty, scene
-from ..models import find_busy, zoo_model
+from ..models import UnfitModelError, find_busy, zoo_model
 from ..tiny import SCALE, TINY
 
 DEMO_IMAGES = ('landscape.jpg', 'portrait.jpg', 'square.jpg', 'narrow.jpg', 'empty.jpg')
@@ -23,6 +23,8 @@ POOR = tuple(f'{name}{_ONE_IMAGE}' for name in ('demo detector', 'RetinaNet', 'M
 """The same as files of one size, compared on one square image that is neither scaled nor padded: it cannot show every
 fault, and the report has to say so.
 """
+_FAR = 3000
+"""Pixels, of images of 190, beyond which no trained model puts a box."""
 PAIRS = ('YOLOX', 'PSPNet')
 """Deployed as files of two images."""
 
@@ -104,12 +106,21 @@ def write_model(
 
     Returns:
         The config file, ``model.py``.
+
+    Raises:
+        UnfitModelError: the weights of this seed find nothing, or boxes far outside of the image.
     """
     model = zoo_model(base, options, scale=scale, seed=seed)
     images = {word: scene(100 * seed + index, *size) for index, (word, size) in enumerate(_SIZES.items())}
     if model.task.kind == 'detections':
         samples = model.samples({**images, 'empty': empty(*_SIZES['landscape'])})
         find_busy(model, samples[:3], samples[3])
+        reach = max(float(model.task.reference(sample)[0].bboxes.max(initial=0)) for sample in samples[:3])
+        if reach > _FAR:
+            raise UnfitModelError(
+                f'random weights give boxes that end at {reach:.2g} px: exponentials, whose rounding alone is more than'
+                ' the tolerance of a box'
+            )
     cfg = load_config(base, options)
     cfg.test_dataloader.dataset.pipeline = model.steps
     cfg.model.pop('pretrained', None)
