@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def _entry(name: str, kind: str, fault: str, verdict: Verdict, bench: Bench) -> 
         kind=kind,
         fault=fault,
         verdict=verdict.word,
-        why=verdict.why,
+        why=verdict.why.replace(f'{bench.path.parent}{os.sep}', ''),
         caught=verdict.caught,
         not_exercised=lines if not verdict.caught else [],
     )
