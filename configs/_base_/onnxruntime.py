@@ -22,6 +22,7 @@ deploy = dict(
     tolerance=dict(),  # see mmdeploy_lite/check/tolerance.py; a loosened one is named in the report
     rewriters=dict(
         not_in_onnx_export=dict(type='NotInOnnxExport'),
+        fields_in_order=dict(type='FieldsInOrder'),
         squeeze=dict(type='Squeeze'),
         new_tensor=dict(type='NewTensor'),
         view_of_rows=dict(type='ViewOfRows'),

@@ -88,3 +88,15 @@ class Interpolate(FunctionRewriter):
             return origin(input, size, scale_factor, *args, **kwargs)
         resized = origin(input.new_zeros(1, 1, *input.shape[2:]), size, scale_factor, *args, **kwargs)
         return resized.new_zeros(*input.shape[:2], *resized.shape[2:])
+
+
+@REWRITERS.register_module()
+class FieldsInOrder(FunctionRewriter):
+    """The fields of a data element by name: mmengine has them in a set, whose order is another in every process, and
+    with it the order of nodes and the bytes of the file.
+    """
+
+    target = 'mmengine.structures.base_data_element.BaseDataElement.keys'
+
+    def __call__(self, origin: Callable, element: Any) -> list[str]:
+        return sorted(origin(element))
