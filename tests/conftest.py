@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,3 +20,37 @@ def real_models() -> Path:
     if not folder.is_dir():
         pytest.skip(f'no real models in {folder}')
     return folder
+
+
+@contextmanager
+def own_scope() -> Iterator[None]:
+    """No default scope of mmengine at first, and the one from before afterwards.
+
+    A model that is built sets it for the whole process, so what runs next would find its modules by whichever came
+    before: another one in each worker and in each order of the tests.
+    """
+    from mmengine.registry import DefaultScope
+
+    before = dict(DefaultScope._instance_dict)
+    DefaultScope._instance_dict.clear()
+    try:
+        yield
+    finally:
+        DefaultScope._instance_dict.clear()
+        DefaultScope._instance_dict.update(before)
+
+
+@pytest.fixture(autouse=True)
+def default_scope() -> Iterator[None]:
+    """Each test starts from no default scope."""
+    with own_scope():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    """Each fixture that outlives a test does too: `default_scope` cannot reach those, they are made before it."""
+    if fixturedef.scope == 'function':
+        return (yield)
+    with own_scope():
+        return (yield)

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from mmengine.registry import DefaultScope
 
 from mmdeploy_lite.check.verify import Verification
 from mmdeploy_lite.tasks import Sample
 from mmdeploy_lite.testing.exporting import export, remember_references
 from mmdeploy_lite.testing.images import empty, scene
 from mmdeploy_lite.testing.models import TestModel, count_proposals, find_busy
-
-
-@pytest.fixture(autouse=True)
-def default_scope() -> Iterator[None]:
-    """Leave mmengine's default scope as it was."""
-    before = dict(DefaultScope._instance_dict)
-    yield
-    DefaultScope._instance_dict.clear()
-    DefaultScope._instance_dict.update(before)
 
 
 @pytest.fixture

@@ -5,20 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mmengine.registry import DefaultScope
 
 from mmdeploy_lite.testing.trust.bench import Bench
 from mmdeploy_lite.testing.trust.fixtures import fixture
 
 DEMO = Path(__file__).parents[2] / 'demo'
-
-
-@pytest.fixture(autouse=True)
-def default_scope():
-    before = dict(DefaultScope._instance_dict)
-    yield
-    DefaultScope._instance_dict.clear()
-    DefaultScope._instance_dict.update(before)
 
 
 @pytest.fixture(scope='module')
