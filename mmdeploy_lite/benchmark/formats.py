@@ -1,26 +1,19 @@
-"""One model in every format that is there: size, accuracy, time and memory side by side.
-
-``python -m mmdeploy_lite.benchmark.formats FILE FEEDS.npz THREADS BACKEND`` prints the memory of one of them.
-"""
+"""One model in every format that is there: size, accuracy, time and memory side by side."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import BackendError, DeployError
 from ..progress import Stages
 from ..runtime.session import open_session
+from .files import file_runner
 from .measure import interleave
-from .memory import peak_bytes
+from .memory import peak_memory
 
 
 @dataclass
@@ -129,11 +122,10 @@ def compare_formats(
     stages = stages or Stages()
     torch.set_num_threads(threads)
     files = files_of(path)
-    sessions = {name: open_session(file, threads=threads, backend=kind) for name, (file, kind) in files.items()}
     feeds = task.feeds([sample] * task.batch_size)
     sides: dict[str, Callable[[], object]] = {'PyTorch': lambda: task.test_step(sample)}
-    for name, session in sessions.items():
-        sides[name] = lambda session=session: session.run(feeds)
+    for name, (file, kind) in files.items():
+        sides[name] = file_runner(file, feeds, threads, kind)
     result = Formats(threads=threads, runs=runs, shape=sample.shape)
     with stages.stage('time', total=runs + 2) as step:
         timings = interleave(sides, runs, step=step)
@@ -143,8 +135,9 @@ def compare_formats(
         if timing.name in files:
             file, kind = files[timing.name]
             row.mb = round(_bytes(file) / 1e6, 3)
-            row.peak_mb = memory_of(file, feeds, threads, kind)
+            row.peak_mb = peak_memory(file, feeds, threads, kind)
         result.rows.append(row)
+    sessions = {name: open_session(file, threads=threads, backend=kind) for name, (file, kind) in files.items()}
     try:
         for name, metrics in _metrics(cfg, task, sessions, stages, result):
             next(row for row in result.rows if row.name == name).accuracy = metrics
@@ -172,35 +165,3 @@ def _bytes(path: Path) -> int:
     from ..export.large import data_files
 
     return sum(file.stat().st_size for file in [path, *data_files(path)])
-
-
-def memory_of(path: Path, feeds: Mapping[str, np.ndarray], threads: int, backend: str) -> float:
-    """MB that loading a file and running it twice adds to a process that has imported the backend.
-
-    Raises:
-        BackendError: it cannot be run.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        arrays = Path(folder, 'feeds.npz')
-        np.savez(arrays, **feeds)
-        command = [sys.executable, '-m', __name__, str(path), str(arrays), str(threads), backend]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BackendError(f'{path} could not be run by itself: {done.stderr.strip().splitlines()[-1]}')
-    return float(done.stdout)
-
-
-def main() -> None:
-    """Print the MB of one file."""
-    path, arrays, threads, backend = sys.argv[1:]
-    feeds = dict(np.load(arrays))
-    __import__(backend)
-    before = peak_bytes()
-    session = open_session(path, threads=int(threads), backend=backend)
-    for _ in range(2):
-        session.run(feeds)
-    print(round((peak_bytes() - before) / 1e6, 1))
-
-
-if __name__ == '__main__':
-    main()

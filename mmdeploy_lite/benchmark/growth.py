@@ -11,7 +11,7 @@ import numpy as np
 
 from .files import file_runner
 from .measure import interleave
-from .run import peak_memory
+from .memory import peak_memory
 
 
 @dataclass
@@ -57,7 +57,6 @@ def measure_growth(
     """
     sides = {str(amount): file_runner(path, feeds, threads) for amount, path, feeds in steps}
     timings = interleave(sides, runs, warmup=1)
-    del sides
     growth = Growth(title, unit, 'image' if per_image else 'run', threads)
     for (amount, path, feeds), timing in zip(steps, timings, strict=True):
         median = timing.median * 1e3 / (amount if per_image else 1)

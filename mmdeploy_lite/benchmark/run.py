@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ import numpy as np
 import onnx
 import torch
 
-from ..errors import BackendError, UnsupportedError
+from ..errors import UnsupportedError
 from ..export.graphs import all_nodes
 from ..export.large import save
 from ..export.optimize import optimize
@@ -30,6 +28,7 @@ from ..tasks import BaseTask, Sample
 from .bare import BareNetwork
 from .files import file_runner
 from .measure import Timing, interleave
+from .memory import peak_memory
 from .parts import network_part
 
 
@@ -177,20 +176,6 @@ def _channels_last(task: BaseTask, sample: Sample) -> Callable[[], object]:
 
     run()
     return run
-
-
-def peak_memory(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> float:
-    """MB that a process of its own needs at most to load a file and run it twice, without what Python and ONNX
-    Runtime need.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        arrays = Path(folder, 'feeds.npz')
-        np.savez(arrays, **feeds)
-        command = [sys.executable, '-m', 'mmdeploy_lite.benchmark.memory', str(path), str(arrays), str(threads)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BackendError(f'{path} could not be run by itself: {done.stderr.strip().splitlines()[-1]}')
-    return float(done.stdout)
 
 
 def table_rows(result: Benchmark) -> Iterator[list[str]]:

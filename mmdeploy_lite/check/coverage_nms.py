@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmdeploy_lite.check.answers import DetectionEvidence, Detections, Levels
+from mmdeploy_lite.check.overlaps import iou
 
 _CLOSE = 0.1
 """An IoU threshold that could be moved by so much, and nothing would change, was not exercised."""
@@ -33,7 +34,7 @@ def between_boxes(pairs: _Pairs) -> list[str]:
             continue
         threshold = call.iou_threshold
         boxes = answer.bboxes * np.tile(np.float32(evidence.scale), 2)
-        kept = _iou(boxes, boxes)
+        kept = iou(boxes, boxes)
         np.fill_diagonal(kept, 0)
         same = np.ones_like(kept, bool) if call.class_agnostic else answer.labels[:, None] == answer.labels
         if not call.class_agnostic:
@@ -68,22 +69,12 @@ def _suppressed_ious(
         passed &= scores > answer.scores.min()  # the cap may have removed the others
     rows = np.flatnonzero(passed)
     rows = rows[np.argsort(-scores[rows], kind='stable')[:_MOST]]
-    overlaps = _iou(boxes[rows], kept)
+    overlaps = iou(boxes[rows], kept)
     higher = answer.scores > scores[rows][:, None]
     if not call.class_agnostic:
         higher &= answer.labels == idxs[rows][:, None]
     overlaps = np.where(higher, overlaps, 0).max(axis=1, initial=0)
     return overlaps[overlaps > call.iou_threshold]
-
-
-def _iou(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """(N, M) of (N, 4) and (M, 4) boxes."""
-    one, two = one.astype(np.float64)[:, None], two.astype(np.float64)[None]
-    sides = np.minimum(one[..., 2:], two[..., 2:]) - np.maximum(one[..., :2], two[..., :2])
-    with np.errstate(all='ignore'):
-        inter = sides.clip(0).prod(axis=-1)
-        areas = [(boxes[..., 2:] - boxes[..., :2]).clip(0).prod(axis=-1) for boxes in (one, two)]
-        return np.nan_to_num(inter / (areas[0] + areas[1] - inter), posinf=0, neginf=0)
 
 
 def of_levels(pairs: _Pairs) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..check.answers import Detections, PanopticMap, RawTensors, SegMap
+from ..check.overlaps import iou
 
 IOU = 0.5
 """From which overlap on two boxes, or masks, of one label show the same object, as mAP50 has it."""
@@ -120,8 +121,4 @@ def _overlaps(one: Detections, row: int, other: Detections) -> np.ndarray:
         both = (other.masks & mask).sum(axis=(1, 2))
         either = (other.masks | mask).sum(axis=(1, 2))
         return both / np.maximum(either, 1)
-    box, boxes = one.bboxes[row].astype(np.float64), other.bboxes.astype(np.float64)
-    low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
-    both = np.prod(np.clip(high - low, 0, None), axis=1)
-    areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) + np.prod(box[2:] - box[:2])
-    return both / np.maximum(areas - both, 1e-9)
+    return iou(one.bboxes[row][None], other.bboxes)[0]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BackendError
-from .metadata import METADATA_KEY, read_metadata
+from .metadata import read_metadata
 from .seal import check_seal
 from .session import _DTYPES, Session
 
@@ -42,7 +42,7 @@ class OpenVINOSession(Session):
         options: dict[str, Any] = {'INFERENCE_PRECISION_HINT': 'f32', 'PERFORMANCE_HINT': 'LATENCY'}
         if threads is not None:
             options['INFERENCE_NUM_THREADS'] = threads
-        properties = check_seal(path, METADATA_KEY)  # first: a damaged graph can crash what reads it
+        properties = check_seal(path)  # first: a damaged graph can crash what reads it
         try:
             self.metadata = read_metadata(properties)
         except BackendError as error:

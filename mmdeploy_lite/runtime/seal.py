@@ -15,9 +15,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ..errors import BackendError
+from .metadata import METADATA_KEY
 
 SEAL_KEY = 'mmdeploy_lite_sha256'
 DATA_KEY = 'mmdeploy_lite_data'
@@ -28,12 +29,11 @@ _LENGTH = 64  # of a SHA-256 in hex
 _BLOCK = 1 << 20
 
 
-def check_seal(path: str | Path, names: str = 'mmdeploy_lite') -> dict[str, str]:
+def check_seal(path: str | Path) -> dict[str, str]:
     """Whether a file is as it was written.
 
     Args:
         path: the ``.onnx`` file.
-        names: the entry of ``metadata_props`` that a file of this package has.
 
     Returns:
         Its ``metadata_props``.
@@ -57,9 +57,9 @@ def check_seal(path: str | Path, names: str = 'mmdeploy_lite') -> dict[str, str]
         raise BackendError(f'{path} cannot be read: {error.strerror or error}') from error
     if properties is None:
         raise BackendError(f'{path} ({size} bytes) is not an ONNX file, or not all of one')
-    if names not in properties:
-        raise BackendError(f"{path}: the file has no '{names}' metadata: it was not exported by mmdeploy_lite")
-    if digest is None and '"sealed": true' in properties[names]:
+    if METADATA_KEY not in properties:
+        raise BackendError(f"{path}: the file has no '{METADATA_KEY}' metadata: it was not exported by mmdeploy_lite")
+    if digest is None and '"sealed": true' in properties[METADATA_KEY]:
         raise BackendError(f'{path} is not all of what was exported: the digest at its end is missing; copy it again')
     _check_data(Path(path), properties.get(DATA_KEY))
     return properties
@@ -96,9 +96,12 @@ def _check_data(path: Path, entry: str | None) -> None:
     """Whether the weights beside a file are those that it was written with."""
     if entry is None:
         return
-    files: Any = json.loads(entry)
+    try:
+        files = dict(json.loads(entry))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BackendError(f"{path}: the file's '{DATA_KEY}' metadata cannot be read: {error}") from None
     for name, digest in files.items():
-        file = path.parent / name
+        file = path.parent / str(name)
         if not file.is_file():
             raise BackendError(f'{path} has its weights in {name}, which is not beside it; move both together')
         if file_digest(file) != digest:

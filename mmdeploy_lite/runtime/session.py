@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BackendError
-from .metadata import METADATA_KEY, METADATA_VERSION, read_metadata
+from .metadata import read_metadata
 from .seal import check_seal
 
-__all__ = ['METADATA_KEY', 'METADATA_VERSION', 'FileSession', 'Session', 'open_session', 'read_metadata']
+__all__ = ['FileSession', 'Session', 'open_session', 'read_metadata']
 
 _DTYPES = {
     'tensor(float)': np.float32,
@@ -161,7 +161,7 @@ class FileSession(Session):
             options.log_severity_level = 3
         if threads is not None:
             options.intra_op_num_threads = threads
-        properties = check_seal(path, METADATA_KEY)  # first: a damaged graph can crash what reads it
+        properties = check_seal(path)  # first: a damaged graph can crash what reads it
         try:
             self.metadata = read_metadata(properties)
         except BackendError as error:

@@ -10,12 +10,38 @@ from .models import TestModel, zoo_model
 SCALE = (160, 128)
 """(longer, shorter) side in pixels that images are resized to at most."""
 
-_BACKBONE = {
-    'model.backbone.depth': 18,
-    'model.backbone.base_channels': 8,
-    'model.neck.in_channels': [8, 16, 32, 64],
-    'model.neck.out_channels': 16,
-}
+
+def narrow_pyramid(base: int) -> dict[str, Any]:
+    """Options for a detector with a ResNet-18 and an FPN of ``2 * base`` channels."""
+    return {
+        'model.backbone.base_channels': base,
+        'model.neck.in_channels': [base, 2 * base, 4 * base, 8 * base],
+        'model.neck.out_channels': 2 * base,
+    }
+
+
+def narrow_retinanet(base: int) -> dict[str, Any]:
+    """Options for RetinaNet-R18, whose ResNet begins with ``base`` channels."""
+    return {
+        **narrow_pyramid(base),
+        'model.bbox_head.in_channels': 2 * base,
+        'model.bbox_head.feat_channels': 2 * base,
+        'model.bbox_head.stacked_convs': 1,
+    }
+
+
+def narrow_fcn(base: int) -> dict[str, Any]:
+    """Options for FCN-R18 and its like, whose ResNet begins with ``base`` channels."""
+    return {
+        'model.backbone.base_channels': base,
+        'model.decode_head.in_channels': 8 * base,
+        'model.decode_head.channels': 2 * base,
+        'model.auxiliary_head.in_channels': 4 * base,
+        'model.auxiliary_head.channels': 8,
+    }
+
+
+_BACKBONE = {'model.backbone.depth': 18, **narrow_pyramid(8)}
 _TWO_STAGE = {
     **_BACKBONE,
     'model.rpn_head.in_channels': 16,
@@ -29,13 +55,7 @@ _TWO_STAGE = {
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
     'RetinaNet': (
         'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py',
-        {
-            **_BACKBONE,
-            'model.bbox_head.in_channels': 16,
-            'model.bbox_head.feat_channels': 16,
-            'model.bbox_head.stacked_convs': 1,
-            'model.bbox_head.num_classes': 5,
-        },
+        {**narrow_retinanet(8), 'model.backbone.depth': 18, 'model.bbox_head.num_classes': 5},
     ),
     'YOLOX': (
         'mmdet::yolox/yolox_tiny_8xb8-300e_coco.py',
@@ -73,23 +93,11 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     'FCN': (
         'mmseg::fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024.py',
-        {
-            'model.backbone.base_channels': 8,
-            'model.decode_head.in_channels': 64,
-            'model.decode_head.channels': 16,
-            'model.auxiliary_head.in_channels': 32,
-            'model.auxiliary_head.channels': 8,
-        },
+        narrow_fcn(8),
     ),
     'PSPNet': (
         'mmseg::pspnet/pspnet_r18-d8_4xb2-80k_cityscapes-512x1024.py',
-        {
-            'model.backbone.base_channels': 8,
-            'model.decode_head.in_channels': 64,
-            'model.decode_head.channels': 16,
-            'model.auxiliary_head.in_channels': 32,
-            'model.auxiliary_head.channels': 8,
-        },
+        narrow_fcn(8),
     ),
     'SegFormer': (
         'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py',

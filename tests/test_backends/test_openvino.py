@@ -16,17 +16,11 @@ from mmdeploy_lite.export.metadata import write_metadata
 from mmdeploy_lite.testing.exporting import export
 from mmdeploy_lite.testing.images import empty, scene
 from mmdeploy_lite.testing.models import find_busy, zoo_model
+from mmdeploy_lite.testing.tiny import narrow_retinanet
 
 pytest.importorskip('openvino', reason='OpenVINO is not installed')
 SCALE = (96, 64)
-RETINANET = {
-    'model.backbone.base_channels': 4,
-    'model.neck.in_channels': [4, 8, 16, 32],
-    'model.neck.out_channels': 8,
-    'model.bbox_head.in_channels': 8,
-    'model.bbox_head.feat_channels': 8,
-    'model.bbox_head.stacked_convs': 1,
-}
+RETINANET = narrow_retinanet(4)
 
 
 @pytest.fixture(scope='module')

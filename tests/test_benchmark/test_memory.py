@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mmdeploy_lite.benchmark.run import peak_memory
+from mmdeploy_lite.benchmark.memory import peak_memory
 from mmdeploy_lite.errors import BackendError
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from mmengine.registry import DefaultScope
 
 from mmdeploy_lite.check.verify import Verification
 from mmdeploy_lite.tasks import Sample
@@ -61,12 +60,3 @@ def references(verification: Verification) -> list[Any]:
 @pytest.fixture
 def images() -> dict[str, np.ndarray]:
     return dict(IMAGES)
-
-
-@pytest.fixture(autouse=True)
-def default_scope() -> Iterator[None]:
-    """Leave mmengine's default scope as it was."""
-    before = dict(DefaultScope._instance_dict)
-    yield
-    DefaultScope._instance_dict.clear()
-    DefaultScope._instance_dict.update(before)

@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from mmengine.registry import DefaultScope
 
 from mmdeploy_lite import cli
 from mmdeploy_lite.apis import deploy
@@ -16,24 +15,16 @@ from mmdeploy_lite.loading import load_config
 from mmdeploy_lite.runtime import Model
 from mmdeploy_lite.testing.images import empty, scene
 from mmdeploy_lite.testing.models import find_busy, zoo_model
+from mmdeploy_lite.testing.tiny import narrow_fcn, narrow_retinanet
 
 SCALE = (96, 64)
 SEGMENTOR = {
-    'model.backbone.base_channels': 4,
-    'model.decode_head.in_channels': 32,
-    'model.decode_head.channels': 8,
-    'model.auxiliary_head.in_channels': 16,
-    'model.auxiliary_head.channels': 8,
+    **narrow_fcn(4),
     'model.pretrained': None,
     'test_dataloader.dataset.pipeline.1.scale': SCALE,
 }
 DETECTOR = {
-    'model.backbone.base_channels': 4,
-    'model.neck.in_channels': [4, 8, 16, 32],
-    'model.neck.out_channels': 8,
-    'model.bbox_head.in_channels': 8,
-    'model.bbox_head.feat_channels': 8,
-    'model.bbox_head.stacked_convs': 1,
+    **narrow_retinanet(4),
     'test_dataloader.dataset.pipeline.1.scale': SCALE,
 }
 WORKERS = ['test_dataloader.num_workers=0', 'test_dataloader.persistent_workers=False']
@@ -83,14 +74,6 @@ def dataset(inputs, tmp_path_factory) -> list[str]:
         answer = Model(result.path, threads=1)(path).seg_map
         cv2.imwrite(str(labels / f'{seed}_gtFine_labelTrainIds.png'), answer.astype(np.uint8))
     return [f'test_dataloader.dataset.data_root={root}', *WORKERS]
-
-
-@pytest.fixture(autouse=True)
-def default_scope():
-    before = dict(DefaultScope._instance_dict)
-    yield
-    DefaultScope._instance_dict.clear()
-    DefaultScope._instance_dict.update(before)
 
 
 @pytest.fixture

@@ -19,23 +19,16 @@ from mmdeploy_lite.rewriting import FunctionRewriter, build_rewriters
 from mmdeploy_lite.testing.exporting import settings_of
 from mmdeploy_lite.testing.images import scene
 from mmdeploy_lite.testing.models import zoo_model
+from mmdeploy_lite.testing.tiny import narrow_fcn, narrow_pyramid
 
 SEGMENTOR = (
     'mmseg::fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024.py',
-    {
-        'model.backbone.base_channels': 4,
-        'model.decode_head.in_channels': 32,
-        'model.decode_head.channels': 8,
-        'model.auxiliary_head.in_channels': 16,
-        'model.auxiliary_head.channels': 8,
-    },
+    narrow_fcn(4),
 )
 DETECTOR = (
     'mmdet::faster_rcnn/faster-rcnn_r18_fpn_8xb8-amp-lsj-200e_coco.py',
     {
-        'model.backbone.base_channels': 4,
-        'model.neck.in_channels': [4, 8, 16, 32],
-        'model.neck.out_channels': 8,
+        **narrow_pyramid(4),
         'model.rpn_head.in_channels': 8,
         'model.rpn_head.feat_channels': 8,
         'model.roi_head.bbox_roi_extractor.out_channels': 8,

@@ -21,22 +21,12 @@ from mmdeploy_lite.precision.network import find_networks
 from mmdeploy_lite.testing.exporting import export
 from mmdeploy_lite.testing.images import empty, scene
 from mmdeploy_lite.testing.models import find_busy, zoo_model
+from mmdeploy_lite.testing.tiny import narrow_fcn, narrow_retinanet
 
 SCALE = (96, 64)
-RETINANET = {
-    'model.backbone.base_channels': 8,
-    'model.neck.in_channels': [8, 16, 32, 64],
-    'model.neck.out_channels': 16,
-    'model.bbox_head.in_channels': 16,
-    'model.bbox_head.feat_channels': 16,
-    'model.bbox_head.stacked_convs': 1,
-}
+RETINANET = narrow_retinanet(8)
 FCN = {
-    'model.backbone.base_channels': 8,
-    'model.decode_head.in_channels': 64,
-    'model.decode_head.channels': 16,
-    'model.auxiliary_head.in_channels': 32,
-    'model.auxiliary_head.channels': 8,
+    **narrow_fcn(8),
     'model.pretrained': None,
     'model.test_cfg.mode': 'slide',
     'model.test_cfg.crop_size': (48, 48),

@@ -22,6 +22,23 @@ from mmdeploy_lite.rewriting import RewriteContext, build_rewriters
 torch.set_num_threads(1)
 
 
+def image(seed: int, *shape: int) -> Tensor:
+    """Normal noise of its own."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def slide(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """mmseg's slide inference of a model, as a function of images."""
+
+    def function(inputs: Tensor) -> Tensor:
+        from mmseg.models.segmentors import EncoderDecoder
+
+        metas = [dict(img_shape=tuple(inputs.shape[2:])) for _ in range(inputs.shape[0])]
+        return EncoderDecoder.slide_inference(model, inputs, metas)
+
+    return function
+
+
 class Traced:
     """A function of tensors, traced with rewriters in place.
 

@@ -17,6 +17,8 @@ from mmdeploy_lite.export import ExportState, exporting
 from mmdeploy_lite.rewriters.mmseg_slide import SlideInference, WindowGrid
 from mmdeploy_lite.rewriting import RewriteContext
 
+from .conftest import image, slide
+
 
 class Segmentor(nn.Module):
     """What slide inference needs of a model; notes the windows that its network sees."""
@@ -34,20 +36,6 @@ class Segmentor(nn.Module):
     def encode_decode(self, inputs, batch_img_metas):
         self.seen.append((tuple(inputs.shape), len(batch_img_metas), batch_img_metas[0]['img_shape']))
         return self.conv(inputs)
-
-
-def slide(model):
-    def function(inputs):
-        from mmseg.models.segmentors import EncoderDecoder
-
-        metas = [dict(img_shape=tuple(inputs.shape[2:])) for _ in range(inputs.shape[0])]
-        return EncoderDecoder.slide_inference(model, inputs, metas)
-
-    return function
-
-
-def image(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize(

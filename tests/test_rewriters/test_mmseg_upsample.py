@@ -12,6 +12,8 @@ from torch import nn
 
 from mmdeploy_lite.rewriters.mmseg_upsample import separated
 
+from .conftest import image, slide
+
 SLIDE = ['SlideInference', 'PredictByFeat', 'Resize']
 
 
@@ -33,20 +35,6 @@ class Segmentor(nn.Module):
         from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
         return self.then(BaseDecodeHead.predict_by_feat(self.head, self.conv(inputs), batch_img_metas))
-
-
-def slide(model):
-    def function(inputs):
-        from mmseg.models.segmentors import EncoderDecoder
-
-        metas = [dict(img_shape=tuple(inputs.shape[2:])) for _ in range(inputs.shape[0])]
-        return EncoderDecoder.slide_inference(model, inputs, metas)
-
-    return function
-
-
-def image(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def checked(traced, model, size, batch=1):

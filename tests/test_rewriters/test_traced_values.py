@@ -9,6 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mmdeploy_lite.rewriters.traced_values import FieldsInOrder
+from mmdeploy_lite.rewriting import RewriteContext
+
 
 class TestViewOfRows:
     @pytest.mark.parametrize('method', ['view', 'reshape'])
@@ -96,3 +99,19 @@ def test_new_tensor_of_nested_numbers_and_of_tensors(traced):
         answer = graph.run(torch.ones(*size))
         assert answer[0].tolist() == [[size[1], size[0], 3], [1, 2, size[1]]] and answer[0].dtype == 'float32'
         assert answer[1].tolist() == [1, 1] and answer[1].dtype == 'float32'
+
+
+class TestFieldsInOrder:
+    NAMES = ('bboxes', 'scores', 'labels', 'masks', 'priors', 'level_ids', 'kernels', 'score_factors', 'areas', 'inds')
+
+    def test_in_any_process_the_same(self):
+        """Of ten names in a set, no process has them in order by chance."""
+        from mmengine.structures import InstanceData
+
+        results = InstanceData(**{name: torch.arange(3) for name in self.NAMES})
+        before = set(results.keys())
+        with RewriteContext({'fields': FieldsInOrder()}):
+            assert results.keys() == sorted(self.NAMES)
+            assert [name for name, _ in results.items()] == sorted(self.NAMES)
+            assert results[:2].keys() == sorted(self.NAMES)
+        assert set(results.keys()) == before == set(self.NAMES)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from mmdeploy_lite.errors import BackendError
 from mmdeploy_lite.runtime import FileSession, seal
-from mmdeploy_lite.runtime.seal import SEAL_KEY, check_seal
+from mmdeploy_lite.runtime.seal import DATA_KEY, SEAL_KEY, check_seal
 from mmdeploy_lite.workdir import save_model
 
 
@@ -105,4 +105,15 @@ def test_weights_beside_the_file(tmp_path):
     content[100] ^= 1
     data.write_bytes(content)
     with pytest.raises(BackendError, match=f'{data.name} is not what was exported'):
+        FileSession(tmp_path / 'model.onnx')
+
+
+@pytest.mark.parametrize('entry', ['', '[1, 2]', '7', '{', '"model.data"'])
+def test_names_of_weights_that_are_none(tmp_path, entry):
+    bad = model()
+    made = bad.metadata_props.add()
+    made.key, made.value = DATA_KEY, entry
+    onnx.save(bad, tmp_path / 'model.onnx')
+    seal(tmp_path / 'model.onnx')
+    with pytest.raises(BackendError, match=f"'{DATA_KEY}' metadata cannot be read"):
         FileSession(tmp_path / 'model.onnx')

@@ -64,35 +64,31 @@ def refused(folder: Path) -> dict[str, Any]:
     """
     config, good, image = small_model('segmentor', folder)
     weights = torch.load(good, map_location='cpu', weights_only=True)
-    trap, ran, through, count = folder / 'ran', [], [], 0
+    trap, path, ran, through = folder / 'ran', folder / 'bad.pth', [], []
+
+    def attempt(words: str) -> None:
+        try:
+            deploy(config, path, image, work_dir=folder / 'out')
+            through.append(words)
+        except CheckpointError:
+            pass
+        if trap.exists():
+            ran.append(words)
+            trap.unlink()
+
+    count = 0
     for name, payload in PAYLOADS.items():
         for zipped in (True, False):
             for protocol in (2, 4):
                 count += 1
                 words = f'{name}, {"zip" if zipped else "legacy"}, protocol {protocol}'
-                path = folder / 'bad.pth'
                 content = {'state_dict': weights, 'message_hub': payload(trap)}
                 torch.save(content, path, _use_new_zipfile_serialization=zipped, pickle_protocol=protocol)
-                try:
-                    deploy(config, path, image, work_dir=folder / 'out')
-                    through.append(words)
-                except CheckpointError:
-                    pass
-                if trap.exists():
-                    ran.append(words)
-                    trap.unlink()
+                attempt(words)
     for name, write in (('a script in a zip', _zip_with_code), ('TorchScript', _torchscript)):
         count += 1
-        path = folder / 'bad.pth'
         write(path, trap)
-        try:
-            deploy(config, path, image, work_dir=folder / 'out')
-            through.append(name)
-        except CheckpointError:
-            pass
-        if trap.exists():
-            ran.append(name)
-            trap.unlink()
+        attempt(name)
     return dict(payloads=count, refused=count - len(through), ran=ran, let_through=through)
 
 

@@ -12,32 +12,18 @@ import numpy as np
 from ...apis import deploy
 from ...runtime import Model
 from ..images import scene
+from ..tiny import narrow_fcn, narrow_retinanet
 from .fixtures import write_model
 
 SCALE = (96, 64)
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     'detector': (
         'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py',
-        {
-            'model.backbone.base_channels': 4,
-            'model.neck.in_channels': [4, 8, 16, 32],
-            'model.neck.out_channels': 8,
-            'model.bbox_head.in_channels': 8,
-            'model.bbox_head.feat_channels': 8,
-            'model.bbox_head.stacked_convs': 1,
-            'model.bbox_head.num_classes': 5,
-            'model.test_cfg.nms_pre': 100,
-        },
+        {**narrow_retinanet(4), 'model.bbox_head.num_classes': 5, 'model.test_cfg.nms_pre': 100},
     ),
     'segmentor': (
         'mmseg::fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024.py',
-        {
-            'model.backbone.base_channels': 4,
-            'model.decode_head.in_channels': 32,
-            'model.decode_head.channels': 8,
-            'model.auxiliary_head.in_channels': 16,
-            'model.auxiliary_head.channels': 8,
-        },
+        narrow_fcn(4),
     ),
 }
 """Models of a few milliseconds an image."""
