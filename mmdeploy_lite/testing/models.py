@@ -54,6 +54,7 @@ class TestModel:
 
     def sample_at(self, name: str, image: np.ndarray, shape: tuple[int, int]) -> Sample:
         """An image that the test pipeline, its Resize and Pad changed for it, brings to ``shape`` (h, w)."""
+        use_scope(self.task.codebase)
         task = copy.copy(self.task)
         task.pipeline = TestPipeline(fix_shape(self.steps, shape))
         return task.prepare(name, image)
