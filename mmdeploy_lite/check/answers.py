@@ -251,9 +251,9 @@ class DetectionEvidence:
         scale: (sx, sy) that brings the detections' pixels to the pixels of the last call: ``box_nms = box * scale``.
         float64: The same model's answer in double precision, in the detections' pixels, or a function that returns it
             (or None). A function is called at most once, and only when something else did not explain a difference.
-        moved: A function that returns the model's answers to the same image moved by less than a rounding: what differs
-            between them is undecided, such as which proposals are the best 900 in a model that goes on with those.
-            Called when float64 does not explain all that differs.
+        moved: A function that returns the model's answers where less than a rounding of image or weights is moved: what
+            differs between them is undecided, such as which proposals are the best 900 in a model that goes on with
+            those, or a mask's pixel. Called when float64 does not explain all that differs.
         mask_undecided: (K, H, W) bool for the K reference detections: pixels where \\|p - threshold\\| is within
             tolerance.
         mask_rounded: A function that returns such an array of pixels where \\|p - threshold\\| is within twice
@@ -297,8 +297,8 @@ class SegEvidence:
             is within tolerance of the range.
         float64: (H, W) integer label map in double precision, or a function that returns it (or None), called at most
             once and only when a clear pixel differs.
-        unstable: a function that returns (H, W) bool: pixels where PyTorch itself is undecided, since it answers an
-            image that is moved by less than a rounding with logits as far away as the two best are from each other.
+        unstable: a function that returns (H, W) bool: pixels where PyTorch itself is undecided, since its logits come
+            out as far away as the two best are from each other where less than a rounding of image or weights is moved.
             Called when float64 does not explain all that differs.
     """
 

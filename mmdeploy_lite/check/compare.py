@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from mmdeploy_lite.check.answers import DetectionEvidence, Detections, RawTensors, SegEvidence, SegMap
@@ -65,7 +67,11 @@ def compare_detections(
     if result.clear_pixels and evidence is not None and evidence.mask_rounded is not None:
         rounded = evidence.mask_rounded()
         if rounded is not None:
-            _measure(result, ref, out, matching, rounded if undecided is None else undecided | rounded)
+            undecided = rounded if undecided is None else undecided | rounded
+            _measure(result, ref, out, matching, undecided)
+    if result.clear_pixels and evidence is not None and evidence.moved is not None:
+        changing = _changing_pixels(ref, evidence.moved(), tol, box_tol)
+        _measure(result, ref, out, matching, changing if undecided is None else undecided | changing)
     _sort_unmatched(result, ref, out, matching, tol, box_tol, evidence)
 
     if result.clear_pixels:
@@ -97,7 +103,7 @@ def compare_seg_map(
     """Compare label maps pixel by pixel.
 
     A pixel may differ where PyTorch is undecided, or where the backend answers what PyTorch answers in float64, or
-    where PyTorch answers otherwise when the image is moved by less than a rounding. With
+    where PyTorch answers otherwise where less than a rounding of image or weights is moved. With
     more than ``tol.undecidable_share`` of all pixels excused, the verdict is "undecidable".
 
     Args:
@@ -249,6 +255,23 @@ def _mask_fits(edges: Edges, ref: Detections, out: Detections, undecided: np.nda
         soft = None if undecided is None else undecided[rows]
         fits[ambiguous] = clear_differences(ref.masks[rows], out.masks[cols], soft)[row_at, col_at] == 0
     return fits
+
+
+def _changing_pixels(ref: Detections, answers: Iterable[Detections], tol: Tolerance, box_tol: float) -> np.ndarray:
+    """(K, H, W) bool: pixels at which other answers of PyTorch's have another mask of the same detection."""
+    assert ref.masks is not None
+    changing = np.zeros_like(ref.masks)
+    for other in answers:
+        if not len(other) or other.masks is None or other.masks.shape[1:] != ref.masks.shape[1:]:
+            continue
+        edges = find_edges(
+            ref.bboxes, ref.scores, ref.labels, other.bboxes, other.scores, other.labels, tol.score, np.full(4, box_tol)
+        )
+        matching = Matching(len(ref), len(other))
+        matching.grow(edges)
+        for row in np.flatnonzero(matching.col_of >= 0):
+            changing[row] |= ref.masks[row] ^ other.masks[matching.col_of[row]]
+    return changing
 
 
 def _measure(

@@ -254,9 +254,9 @@ class Excuses:
             self._by_other_answer(double, 'in float64')
 
     def _by_moved(self) -> None:
-        """The same model answers otherwise at this place when the image is moved by less than a rounding."""
+        """The same model answers otherwise at this place where less than a rounding of image or weights is moved."""
         for moved in self._evidence.moved() if self._evidence.moved is not None else ():
-            self._by_other_answer(moved, 'on an image moved by less than a rounding')
+            self._by_other_answer(moved, 'where less than a rounding is moved')
             if self._explained():
                 break
 

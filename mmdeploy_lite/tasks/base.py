@@ -258,17 +258,18 @@ class BaseTask(abc.ABC):
     def data_sample(self, sample: Sample, answer: Any) -> Any:
         """An answer as the library's data sample, for its visualizer."""
 
-    def test_step(self, sample: Sample, double: bool = False) -> Any:
+    def test_step(self, sample: Sample, double: bool = False, model: nn.Module | None = None) -> Any:
         """The library's own answer for one image: data preprocessor and ``predict``.
 
         Args:
             sample: the image.
             double: run the network in float64.
+            model: in place of the task's own.
 
         Returns:
             The library's data sample with the predictions.
         """
-        model = self.model
+        model = model or self.model
         with torch.no_grad():
             data = dict(inputs=[sample.inputs], data_samples=[copy.deepcopy(sample.data_sample)])
             data = model.data_preprocessor(data, False)
@@ -277,8 +278,11 @@ class BaseTask(abc.ABC):
                 model, inputs = self.double_model(), inputs.double()
             return self._predict(model, inputs, samples)[0]
 
-    def moved_answers(self, sample: Sample, read: Callable[[Any], Any], runs: int = 4) -> Iterator[Any]:
-        """PyTorch's answers to one image that is moved by less than a rounding: where they differ, it is undecided.
+    def moved_answers(self, sample: Sample, read: Callable[[Any], Any], runs: int = 8) -> Iterator[Any]:
+        """PyTorch's answers where less than a rounding is moved: where they differ, it is undecided.
+
+        Moved are the image and, in every second run, the weights too: an image's rounding is one, and another order of
+        sums rounds in every layer.
 
         Args:
             sample: the image.
@@ -286,10 +290,11 @@ class BaseTask(abc.ABC):
             runs: how many answers.
         """
         generator = torch.Generator().manual_seed(0)
-        for _ in range(runs):
+        for run in range(runs):
             # of pixels 0-255, whose float32 is no finer
             noise = 1e-5 * torch.randn(sample.inputs.shape, generator=generator)
-            yield read(self.test_step(dataclasses.replace(sample, inputs=sample.inputs.float() + noise)))
+            moved = dataclasses.replace(sample, inputs=sample.inputs.float() + noise)
+            yield read(self.test_step(moved, model=_rounded_otherwise(self.model, generator) if run % 2 else None))
 
     def double_model(self) -> nn.Module:
         """The model in float64, copied on the first call."""
@@ -310,3 +315,12 @@ class BaseTask(abc.ABC):
                 return None
 
         return run
+
+
+def _rounded_otherwise(model: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A copy of a model whose weights are the numbers next to its own, or its own."""
+    moved = copy.deepcopy(model)
+    for weight in moved.parameters():
+        half = torch.finfo(weight.dtype).eps / 2  # of a number's last place, at most
+        weight.data *= 1 + half * torch.randn(weight.shape, generator=generator).to(weight)
+    return moved

@@ -171,6 +171,21 @@ class TestMasks:
         evidence = DetectionEvidence(mask_rounded=lambda: None)  # the model cannot run in float64
         assert compare_detections(ref, out, SIZE, evidence=evidence).clear_pixels == 2
 
+    def test_a_pixel_that_pytorch_itself_answers_otherwise(self, dets: Build) -> None:
+        ref, out, moved = (dets([A, B], [0.9, 0.5], masks=masks_of((10, 10), (100, 20))) for _ in range(3))
+        moved.masks[1, 20, 100] = False
+        asked = []
+        evidence = DetectionEvidence(moved=lambda: asked.append(1) or iter([ref, moved]))
+        assert compare_detections(ref, out, SIZE, evidence=evidence).equal and not asked
+        out.masks[1, 20, 100] = False
+        result = compare_detections(ref, out, SIZE, evidence=evidence)
+        assert result.equal and (result.clear_pixels, result.excused_pixels) == (0, 1) and asked
+        # neither another pixel nor the same one of another detection
+        out.masks[1, 20, 101] = out.masks[0, 20, 100] = False
+        out.masks[0, 12, 12] = False
+        result = compare_detections(ref, out, SIZE, evidence=evidence)
+        assert result.verdict == 'unequal' and result.excused_pixels == 1
+
     def test_too_many_undecided_pixels(self, dets: Build) -> None:
         ref, out = (dets([A], [0.9], masks=masks_of((10, 10))) for _ in range(2))
         out.masks[0, 10:12, 10:25] = False

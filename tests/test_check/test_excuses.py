@@ -320,7 +320,7 @@ class TestMoved:
         ref, out = dets([A, LONE[1]], [0.9, 0.5]), dets([A, FAR], [0.9, 0.5])
         evidence = DetectionEvidence(moved=lambda: iter([ref, dets([A, FAR], [0.9, 0.5])]))
         result = check(ref, out, evidence)
-        assert result.equal and all('moved by less than a rounding' in item.reason for item in result.excused)
+        assert result.equal and all('less than a rounding is moved' in item.reason for item in result.excused)
         assert check(ref, out, DetectionEvidence(moved=lambda: [ref, ref])).verdict == 'unequal'
         assert check(ref, out, DetectionEvidence(moved=lambda: [dets([A], [0.9])])).verdict == 'unequal'
 

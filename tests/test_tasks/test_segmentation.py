@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
 
 import torch  # isort: skip
+from typing import Any
+
 import numpy as np
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
@@ -29,9 +31,9 @@ def test_pixels_that_hang_on_a_rounding_are_unstable() -> None:
         threshold = 0.5
 
         def __init__(self) -> None:
-            pass
+            self.model = nn.Linear(1, 1)
 
-        def test_step(self, sample: Sample, double: bool = False) -> SegDataSample:
+        def test_step(self, sample: Sample, double: bool = False, model: nn.Module | None = None) -> SegDataSample:
             level = sample.inputs.float()[0] / 255
             logits = torch.stack([level, (level > 100 / 255).float() * 0.5 + 0.3, level - 5])
             return SegDataSample(seg_logits=PixelData(data=logits))
@@ -42,6 +44,25 @@ def test_pixels_that_hang_on_a_rounding_are_unstable() -> None:
     task = Task()
     unstable = task._unstable(sample, task.test_step(sample))
     assert not unstable[:, :5].any() and unstable[:, 5:].mean() > 0.8
+
+
+def test_weights_are_moved_by_their_last_place_in_every_second_run() -> None:
+    class Task(SemanticSegmentation):
+        def __init__(self) -> None:
+            self.model = nn.Linear(20, 20)
+
+        def test_step(self, sample: Sample, double: bool = False, model: nn.Module | None = None) -> Any:
+            return (model or self.model).weight.detach().clone()
+
+    task, sample = Task(), Sample('', np.zeros((1, 1, 3), np.uint8), torch.zeros(3, 1, 1), None)
+    own = task.model.weight.detach().clone()
+    answers = list(task.moved_answers(sample, lambda item: item))
+    assert torch.equal(task.model.weight, own)
+    for run, answer in enumerate(answers):
+        changed = answer != own
+        assert changed.float().mean() > 0.2 if run % 2 else not changed.any()
+        assert ((answer - own).abs() <= own.abs() * 5e-7).all()
+    assert not torch.equal(answers[1], answers[3])
 
 
 class TestRandomBases:
