@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT))  # a source tree that is not installed
 
 from rich.progress import Progress  # noqa: E402
 
-from mmdeploy_lite.testing.zoo import merged, read_list, run_in_process, write_table  # noqa: E402
+from mmdeploy_lite.testing.zoo import TRACER, read_list, run_in_process  # noqa: E402
+from mmdeploy_lite.testing.zoo_table import SECOND, merged, with_second, write_table  # noqa: E402
 
 
 def main() -> int:
@@ -25,19 +26,29 @@ def main() -> int:
     parser.add_argument('--jobs', type=int, default=1, help='processes at once (default: 1)')
     parser.add_argument('--again', action='store_true', help='also run what docs/zoo.json already has')
     parser.add_argument('--seconds', type=int, default=900, help='time limit of one config (default: 900)')
+    parser.add_argument(
+        '--exporter',
+        choices=('torchscript', SECOND),
+        default='torchscript',
+        help='torch_export: of the configs that the other one has made, beside it',
+    )
     args = parser.parse_args()
     lists = ROOT / 'tools' / 'zoo_configs'
     configs = read_list(lists / 'detection.txt', 'mmdet') + read_list(lists / 'segmentation.txt', 'mmseg')
     path = ROOT / 'docs' / 'zoo.json'
     entries = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else []
-    known = set() if args.again else {entry['config'] for entry in entries}
+    second = args.exporter == SECOND
+    known = set() if args.again else {entry['config'] for entry in entries if not second or SECOND in entry}
+    if second:  # what PyTorch cannot run, or the other refuses, says nothing about this one
+        known |= set(configs) - {entry['config'] for entry in entries if 'nodes' in entry}
+    exporter = 'TorchExportExporter' if second else TRACER
     wanted = [name for name in configs if fnmatch.fnmatch(name, args.only) and name not in known]
     with Progress() as progress, ThreadPoolExecutor(args.jobs) as pool:
         bar = progress.add_task('zoo', total=len(wanted))
-        futures = [pool.submit(run_in_process, name, args.seconds) for name in wanted]
+        futures = [pool.submit(run_in_process, name, args.seconds, exporter) for name in wanted]
         for future in as_completed(futures):
             entry = future.result()
-            entries = merged(entries, entry)
+            entries = (with_second if second else merged)(entries, entry)
             path.write_text(json.dumps(entries, indent=1) + '\n', encoding='utf-8')
             write_table(entries, path.with_suffix('.md'), len(configs))
             progress.console.print(

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,15 @@ MIN_CLASSES = 5
 """So does a segmentor that tells fewer classes apart."""
 
 
-def zoo_entry(config: str) -> dict[str, Any]:
+TRACER = 'TorchScriptExporter'
+
+
+def zoo_entry(config: str, exporter: str = TRACER) -> dict[str, Any]:
     """Export one config and compare it on three images and an empty one.
 
     Args:
         config: ``mmdet::...`` or ``mmseg::...``.
+        exporter: of the registry EXPORTERS. Another than the tracer is timed beside it.
 
     Returns:
         Plain json types: ``config``, ``family``, ``status`` ('equal', 'not equal', 'undecidable', 'not tested',
@@ -47,7 +51,7 @@ def zoo_entry(config: str) -> dict[str, Any]:
     try:
         if config.startswith('mmseg::'):
             scale = _crop(config)
-        entry.update(_export(config, scale))
+        entry.update(_export(config, scale, exporter))
     except DeployError as error:
         missing = _missing_package(error)
         entry.update(
@@ -78,7 +82,7 @@ def _missing_package(error: BaseException | None) -> str | None:
     return None
 
 
-def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
+def _export(config: str, scale: tuple[int, int], exporter: str) -> dict[str, Any]:
     from ..deploy_config import DeployConfig
     from ..export.attempt import Exporting
     from ..export.graphs import all_nodes
@@ -121,7 +125,8 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
             notes.append(str(error))
             tested = False
     tolerance = FLOAT32_LIMIT.get(config.split('::')[1].split('/')[0], {})
-    settings: DeployConfig = merge_settings(type(model.task), None, model.loaded.cfg, {'tolerance': tolerance})
+    overrides = {'tolerance': tolerance, 'exporter': {'type': exporter}}
+    settings: DeployConfig = merge_settings(type(model.task), None, model.loaded.cfg, overrides)
     model.task.tolerance = Tolerance.from_config(settings.tolerance)
     stages = Stages()
     with tempfile.TemporaryDirectory() as folder:
@@ -130,6 +135,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         ratio = _time_ratio(model.task, samples[0], path, settings)
         megabytes = path.stat().st_size / 1e6
         any_batch = _any_batch(model.task, path, attempt.samples)
+        beside = {} if exporter == TRACER else _beside_tracer(model.task, attempt, path)
     if tolerance:
         notes.append(_float32_limit(model.task, samples[0], attempt.verification.answers[0]))
     checks = [check.comparison for check in attempt.verification.checks]
@@ -163,6 +169,7 @@ def _export(config: str, scale: tuple[int, int]) -> dict[str, Any]:
         static_reason=attempt.reason,
         rewriters=sorted(attempt.graph.fired),
         note='; '.join(filter(None, [*notes, *model.task.notes, *reasons[:2]])),
+        **beside,
     )
 
 
@@ -219,19 +226,42 @@ def _time_ratio(task: Any, sample: Any, path: Path, settings: Any) -> float:
     return round(file.median / eager.median, 2)
 
 
+def _beside_tracer(task: Any, attempt: Any, path: Path) -> dict[str, Any]:
+    """The same model by the tracer: its nodes, and the median time of the other file over its file's."""
+    import torch
+
+    from ..benchmark.files import file_runner
+    from ..benchmark.measure import interleave
+    from ..export.graphs import all_nodes
+    from .exporting import export
+
+    first = attempt.samples[0]
+    alike = [sample for sample in attempt.samples if task.fit_together(first, sample)]
+    try:
+        traced = export(task, [first, alike[-1]], path.parent, dynamic=attempt.reason is None)
+    except DeployError as error:
+        return dict(tracer_note=str(error).splitlines()[0])
+    feeds, threads = task.feeds([first]), torch.get_num_threads()
+    files = {'tracer': path.parent / f'{task.name}.onnx', 'other': path}
+    sides = {name: file_runner(file, feeds, threads) for name, file in files.items()}
+    tracer, other = interleave(sides, runs=7, warmup=1)
+    nodes = sum(1 for _ in all_nodes(traced.graph.model.graph))
+    return dict(tracer_nodes=nodes, tracer_ratio=round(other.median / tracer.median, 2))
+
+
 def read_list(path: Path, package: str) -> list[str]:
     """Config names from a list of relative paths."""
     lines = path.read_text(encoding='utf-8').splitlines()
     return [f'{package}::{line.strip()}' for line in lines if line.strip() and not line.startswith('#')]
 
 
-def run_in_process(config: str, seconds: int) -> dict[str, Any]:
+def run_in_process(config: str, seconds: int, exporter: str = TRACER) -> dict[str, Any]:
     """:func:`zoo_entry` in a process of its own, so that a crash or a hang costs one entry."""
     family = config.split('::')[1].split('/')[0]
     failed = dict(config=config, family=family, status='failed', equal=False)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, 'entry.json')
-        command = [sys.executable, '-W', 'ignore', '-m', 'mmdeploy_lite.testing.zoo', config, str(out)]
+        command = [sys.executable, '-W', 'ignore', '-m', 'mmdeploy_lite.testing.zoo', config, str(out), exporter]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
@@ -242,95 +272,7 @@ def run_in_process(config: str, seconds: int) -> dict[str, Any]:
         return {**failed, 'note': last}
 
 
-def write_table(entries: Sequence[dict[str, Any]], path: Path, total: int) -> None:
-    """``docs/zoo.md`` from the entries of ``docs/zoo.json``.
-
-    Args:
-        entries: of the configs that were run.
-        path: of the page.
-        total: number of configs in the lists.
-    """
-    lines = [
-        '# The zoo',
-        '',
-        'Calibrated random weights, three images and an empty one, and other sizes where the file takes them. Made by',
-        f'`make zoo` from `docs/zoo.json`; every row is a run. {len(entries)} of the {total} configs in'
-        ' `tools/zoo_configs` have been run; `make zoo` runs the others. Where the column `batch` is empty, it was not'
-        ' tried.',
-        '',
-    ]
-    for package, title in (('mmdet', 'MMDetection'), ('mmseg', 'MMSegmentation')):
-        chosen = [entry for entry in entries if entry['config'].startswith(package)]
-        if not chosen:
-            continue
-        able = [entry for entry in chosen if entry['status'] != 'PyTorch fails']
-        equal = sum(entry['equal'] for entry in chosen)
-        lines += [
-            f'## {title}: {equal} of {len(able)} equal ({len(chosen) - len(able)} that PyTorch itself cannot run)',
-            '',
-        ]
-        columns = ('config', 'status', 'score diff', 'box diff / pixels', 'excused', 'nodes', 'time / PyTorch')
-        lines += ['| ' + ' | '.join([*columns, 'H, W', 'batch', 'note']) + ' |', '| --- ' * 10 + '|']
-        lines += [_row(entry) for entry in chosen]
-        lines += ['']
-    path.write_text('\n'.join([*lines, *_rewriters(entries)]), encoding='utf-8')
-
-
-def _rewriters(entries: Sequence[dict[str, Any]]) -> list[str]:
-    """Which families each rewriter serves: where it was called, not where it was needed."""
-    families: dict[str, set[str]] = {}
-    for entry in entries:
-        for key in entry.get('rewriters', ()):
-            families.setdefault(key, set()).add(entry['family'])
-    folder = Path(__file__).parents[1] / 'rewriters'
-    sources = [path.read_text(encoding='utf-8').splitlines() for path in sorted(folder.glob('*.py'))]
-    count = sum(bool(line.strip()) for source in sources for line in source)
-    registered = sum(line.startswith('@REWRITERS.register_module') for source in sources for line in source)
-    lines = [
-        '## The rewriters',
-        '',
-        f'{registered} in {count} lines, comments included (`mmdeploy_lite/rewriters/`). Those that were called in the'
-        ' runs above, by the number of families:',
-        '',
-        '| rewriter | families | which |',
-        '| --- | --- | --- |',
-    ]
-    for key, names in sorted(families.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = ', '.join(sorted(names)) if len(names) <= 12 else ', '.join([*sorted(names)[:12], '...'])
-        lines.append(f'| `{key}` | {len(names)} | {shown} |')
-    return [*lines, '']
-
-
-def _row(entry: dict[str, Any]) -> str:
-    name = entry['config'].split('::')[1].removesuffix('.py')
-    note = str(entry.get('note', '')).replace('\n', ' ').replace('|', '/')[:300]
-    if 'nodes' not in entry:
-        return f'| {name} | {entry["status"]} | | | | | | | | {note} |'
-    box = (
-        f'{entry["worst_box_diff"]:.1g} px'
-        if entry['task'] not in ('segmentation', 'panoptic')
-        else f'{entry["clear_pixels"]} pixels'
-    )
-    sizes = 'dynamic' if entry['dynamic'] else 'fixed'
-    batch = {True: 'any', False: 'fixed', None: ''}[entry.get('any_batch')]
-    return (
-        f'| {name} | {entry["status"]} | {entry["worst_score_diff"]:.1g} | {box} | {entry["excused"]}'
-        f' | {entry["nodes"]} | {entry["time_ratio"]} | {sizes} | {batch} | {note} |'
-    )
-
-
-def merged(old: Iterable[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries with one replaced or added, sorted by config."""
-    entries = {entry['config']: entry for entry in old}
-    # where the libraries are installed says nothing about the models
-    entries[new['config']] = {
-        key: re.sub(r'/\S*/(mm(?:det|seg|cv|engine|deploy_lite)/)', r'\1', value) if isinstance(value, str) else value
-        for key, value in new.items()
-    }
-    return [entries[name] for name in sorted(entries)]
-
-
 if __name__ == '__main__':
     from mmdeploy_lite.testing.zoo import zoo_entry as entry_of
 
-    Path(sys.argv[2]).write_text(json.dumps(entry_of(sys.argv[1])), encoding='utf-8')
+    Path(sys.argv[2]).write_text(json.dumps(entry_of(sys.argv[1], sys.argv[3])), encoding='utf-8')

@@ -13,7 +13,8 @@ from mmdeploy_lite.runtime.seal import seal
 from mmdeploy_lite.testing.exporting import export
 from mmdeploy_lite.testing.images import scene
 from mmdeploy_lite.testing.models import zoo_model
-from mmdeploy_lite.testing.zoo import _any_batch, merged, read_list, write_table
+from mmdeploy_lite.testing.zoo import _any_batch, read_list
+from mmdeploy_lite.testing.zoo_table import merged, with_second, write_table
 
 YOLOX = ('mmdet::yolox/yolox_tiny_8xb8-300e_coco.py', {'model.bbox_head.num_classes': 3})
 
@@ -55,6 +56,21 @@ def test_page(tmp_path: Path) -> None:
     page = (tmp_path / 'zoo.md').read_text()
     assert '## MMDetection: 0 of 1 equal' in page and '(1 that PyTorch itself cannot run)' in page
     assert '| ssd/b | refused | | | | | | | | a / b |' in page and '| `nms` | 1 | ssd |' in page
+
+
+def test_second_exporter_beside_the_first(tmp_path: Path) -> None:
+    first = dict(config='mmdet::ssd/b.py', family='ssd', status='refused', equal=False, nodes=20, export_seconds=1.5)
+    second = {**first, 'status': 'equal', 'equal': True, 'nodes': 10, 'dynamic': True, 'tracer_ratio': 0.98}
+    first = {**first, 'task': 'segmentation', 'clear_pixels': 0, 'worst_score_diff': 0, 'time_ratio': 1, 'excused': 0}
+    entries = with_second(merged([], {**first, 'dynamic': False}), second)
+    assert not entries[0]['equal'] and entries[0]['torch_export']['equal']
+    again = merged(entries, {**first, 'dynamic': True})
+    assert again[0]['dynamic'] and again[0]['torch_export'] == entries[0]['torch_export']
+    assert with_second(entries, {**second, 'config': 'mmdet::unknown.py'}) == entries
+    write_table(entries, tmp_path / 'zoo.md', 145)
+    page = (tmp_path / 'zoo.md').read_text()
+    assert '## By torch.export: 1 of 1 equal' in page
+    assert '| ssd/b | equal | 10 (20) | 1.5 (1.5) | 0.98 | dynamic |  |' in page
 
 
 def test_lists_name_configs_of_the_wheels() -> None:
