@@ -18,7 +18,7 @@ from mmdeploy_lite.errors import ConfigError, DeployError, RewriteError
 from mmdeploy_lite.loading import read_config
 
 DEFAULT = {
-    'exporter': {'type': 'TorchScriptExporter', 'opset': 17},
+    'exporter': {'type': 'TorchScriptExporter'},
     'backend': {'type': 'ONNXRuntimeBackend', 'providers': ['CPUExecutionProvider']},
     'input': {'dtype': 'float32', 'shape': None, 'batch_size': 1},
     'rescale': True,
@@ -240,7 +240,7 @@ def test_deploy_section(tmp_path):
     )
     section = deploy_section(read_config(path), str(path))
     assert section['input']['shape'] == (64, 96)
-    assert section['exporter']['opset'] == 17
+    assert section['exporter']['type'] == 'TorchScriptExporter'
     config = resolve_deploy_config(
         deploy_section(read_config('mmdeploy_lite::mmseg/segmentation_onnxruntime.py'), ''), plain_dict(section)
     )

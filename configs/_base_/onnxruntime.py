@@ -1,7 +1,8 @@
 # What every deployment starts from. Override any key in a deploy config, in `deploy` of the model config, or with
 # `--cfg-options deploy.KEY=VALUE`.
 deploy = dict(
-    exporter=dict(type='TorchScriptExporter', opset=17),
+    # 'TorchExportExporter' for torch.export, see docs/exporters.md; opset=N for another than the exporter's own
+    exporter=dict(type='TorchScriptExporter'),
     backend=dict(type='ONNXRuntimeBackend', providers=['CPUExecutionProvider']),
     # dtype: 'float32' or 'uint8'.
     # shape: (h, w) of `image`, fixed in the graph; None keeps height and width dynamic where the model allows.
@@ -23,6 +24,9 @@ deploy = dict(
     rewriters=dict(
         not_in_onnx_export=dict(type='NotInOnnxExport'),
         fields_in_order=dict(type='FieldsInOrder'),
+        length=dict(type='Length'),
+        instance_fields=dict(type='InstanceFields'),
+        nonzero=dict(type='Nonzero'),
         squeeze=dict(type='Squeeze'),
         new_tensor=dict(type='NewTensor'),
         view_of_rows=dict(type='ViewOfRows'),

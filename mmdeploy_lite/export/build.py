@@ -69,6 +69,7 @@ def build_graph(
         AuditError: the graph is not what was traced. All that is wrong is named.
         DeployError: see the exporter and the rewriters.
     """
+    rewriters = of_exporter(rewriters, exporter.symbolic)
     for rewriter in rewriters.values():
         rewriter.check(task.model)
     wrapper = task.wrapper().eval()
@@ -102,7 +103,7 @@ def build_graph(
                 answer = wrapper(*inputs[image])
             return list(answer) if isinstance(answer, tuple) else [answer]
 
-        lost = lost_modules(recorder, graph.model)
+        lost = lost_modules(recorder, graph.model, graph.modules)
         problems += [
             f"the module '{recorder.name(module)}' ({type(module).__name__}) ran while tracing and is not in the graph,"
             ' although the answer depends on it'
@@ -128,6 +129,12 @@ def build_graph(
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
     targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
     return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)
+
+
+def of_exporter(rewriters: Mapping[str, FunctionRewriter], symbolic: bool) -> dict[str, FunctionRewriter]:
+    """Those that an exporter takes."""
+    other = 'tracing' if symbolic else 'symbolic'
+    return {key: rewriter for key, rewriter in rewriters.items() if rewriter.only != other}
 
 
 def _needed(task: Any) -> list[str]:

@@ -6,13 +6,13 @@ is traced. Rewriters call these and know of no exporter.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .shapes import tracing_paused
+from .tracing import is_symbolic
 
 REJECTED = float('-inf')
 """The score of a candidate that a threshold or filter dropped. It keeps its place, so that sizes stay fixed while
@@ -65,6 +65,8 @@ class _ForgetSizes(torch.autograd.Function):
 
 def forget_sizes(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The tensor; the exporter does not take its sizes along these axes for what they are in the traced image."""
+    if is_symbolic():
+        return tensor
     with tracing_paused():
         sizes = [None if axis in axes else int(size) for axis, size in enumerate(tensor.shape)]
     return _ForgetSizes.apply(tensor, sizes)
@@ -122,13 +124,11 @@ def non_max_suppression(
     Returns:
         (k,) int64 indices of the kept boxes, in descending order of score.
     """
-    return _NonMaxSuppression.apply(
-        boxes,
-        scores,
-        float(iou_threshold),
-        _LOWEST if score_threshold is None else float(score_threshold),
-        int(max_num) if max_num > 0 else _UNLIMITED,
-    )
+    threshold = _LOWEST if score_threshold is None else float(score_threshold)
+    limit = int(max_num) if max_num > 0 else _UNLIMITED
+    if is_symbolic():
+        return torch.ops.mmdeploy_lite.non_max_suppression(boxes, scores, float(iou_threshold), threshold, limit)
+    return _NonMaxSuppression.apply(boxes, scores, float(iou_threshold), threshold, limit)
 
 
 class _RoIAlign(torch.autograd.Function):
@@ -198,10 +198,11 @@ def roi_align(
     Returns:
         (n, C, h, w) float32.
     """
-    height, width = output_size
-    return _RoIAlign.apply(
-        features, rois, (int(height), int(width)), float(spatial_scale), int(sampling_ratio), bool(aligned)
-    )
+    height, width = map(int, output_size)
+    options = float(spatial_scale), int(sampling_ratio), bool(aligned)
+    if is_symbolic():
+        return torch.ops.mmdeploy_lite.roi_align(features, rois, height, width, *options)
+    return _RoIAlign.apply(features, rois, (height, width), *options)
 
 
 class _Squeeze(torch.autograd.Function):
@@ -219,6 +220,8 @@ class _Squeeze(torch.autograd.Function):
 
 def squeeze(tensor: Tensor, axes: list[int]) -> Tensor:
     """Drop these axes, sorted and each of one element, as one ``Squeeze`` node."""
+    if is_symbolic():
+        return torch.ops.aten.squeeze.dims(tensor, axes)
     return _Squeeze.apply(tensor, axes, tensor.dim() - len(axes))
 
 
@@ -238,6 +241,8 @@ class _CountRows(torch.autograd.Function):
 
 def count_rows(tensor: Tensor) -> Tensor:
     """(1,) int64: the first size of a tensor as it is at run time, never a constant that the exporter takes it for."""
+    if is_symbolic():
+        return torch.full((1,), tensor.shape[0], dtype=torch.int64, device=tensor.device)
     return _CountRows.apply(tensor)
 
 
@@ -262,6 +267,10 @@ def cut(tensor: Tensor, ranges: dict[int, tuple[int, int]]) -> Tensor:
         ranges: per axis, start and end as Python ints.
     """
     axes = sorted(ranges)
+    if is_symbolic():
+        for axis in axes:
+            tensor = torch.narrow(tensor, axis, ranges[axis][0], ranges[axis][1] - ranges[axis][0])
+        return tensor
     return _Cut.apply(tensor, axes, [ranges[axis][0] for axis in axes], [ranges[axis][1] for axis in axes])
 
 
@@ -286,89 +295,4 @@ def pretend_some(values: Tensor) -> Tensor:
     What is traced are operators, not values: code that returns early, or skips a part, where no value passes would
     leave that part out of the graph. The graph has the values as they are.
     """
-    return _PretendSome.apply(values)
-
-
-def _settle(suppresses: Tensor) -> Tensor:
-    keep = torch.ones_like(suppresses.sum(0))
-    changed = True
-    while changed:
-        settled = (torch.matmul(keep, suppresses) == 0).to(keep.dtype)
-        changed = bool((settled != keep).any())
-        keep = settled
-    return keep
-
-
-def settle(suppresses: Tensor) -> Tensor:
-    """Greedy suppression, as a ``Loop`` over whole rounds.
-
-    A candidate is kept when no kept one suppresses it. In each round all are decided by the last round's answer; the
-    first is right from the start, each next one at the latest a round after those before it, so the answer that does
-    not change any more is the greedy one.
-
-    Args:
-        suppresses: (n, n) float32, 1 where the candidate of the row would suppress that of the column; only above the
-            diagonal.
-
-    Returns:
-        (n,) float32, 1 for those kept.
-    """
-    return torch.jit.script(_settle)(suppresses)
-
-
-def _soft_nms(
-    boxes: Tensor, scores: Tensor, iou_threshold: float, sigma: float, min_score: float, method: int, offset: int
-) -> tuple[Tensor, Tensor]:
-    x1, y1, x2, y2 = boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
-    area = (x2 - x1 + offset) * (y2 - y1 + offset)
-    place = torch.arange(boxes.size(0), device=boxes.device)
-    taken = torch.full_like(place, boxes.size(0))
-    turn = torch.zeros_like(place[:1])
-    left = scores > -math.inf
-    rejected = torch.full_like(scores[:1], -math.inf)
-    while bool(left.any()):
-        best = torch.where(left, scores, rejected).argmax(0, keepdim=True)
-        chosen = place == best
-        taken = torch.where(chosen, turn, taken)
-        left = left & torch.logical_not(chosen)
-        width = (torch.minimum(x2, x2[best]) - torch.maximum(x1, x1[best]) + offset).clamp(min=0)
-        height = (torch.minimum(y2, y2[best]) - torch.maximum(y1, y1[best]) + offset).clamp(min=0)
-        iou = width * height / (area[best] + area - width * height)
-        if method == 2:
-            decay = torch.exp(-(iou * iou) / sigma)
-        elif method == 1:
-            decay = torch.where(iou >= iou_threshold, 1 - iou, torch.ones_like(iou))
-        else:
-            decay = torch.where(iou >= iou_threshold, torch.zeros_like(iou), torch.ones_like(iou))
-        scores = torch.where(left, scores * decay, scores)
-        left = left & (scores >= min_score)
-        turn = turn + 1
-    return scores, taken
-
-
-def soft_nms(
-    boxes: Tensor, scores: Tensor, iou_threshold: float, sigma: float, min_score: float, method: int, offset: int
-) -> tuple[Tensor, Tensor]:
-    """Soft-NMS (https://arxiv.org/abs/1704.04503) as a ``Loop`` over the boxes taken.
-
-    The box with the highest score is taken, and the scores of those left decay by their IoU with it; those that fall
-    below ``min_score`` go.
-
-    Args:
-        boxes: (n, 4) x1 y1 x2 y2.
-        scores: (n,); :data:`REJECTED` ones take no part.
-        iou_threshold: from which IoU on scores decay; not used by method 2.
-        sigma: of method 2.
-        min_score: as said.
-        method: 0 sets the score to zero, 1 multiplies it by ``1 - iou``, 2 by ``exp(-iou ** 2 / sigma)``.
-        offset: 0, or 1 where x2 and y2 count as inside the box.
-
-    Returns:
-        The boxes taken, in that order: indices (k,) int64 and their scores (k,).
-    """
-    decayed, taken = torch.jit.script(_soft_nms)(
-        boxes, scores, float(iou_threshold), float(sigma), float(min_score), int(method), int(offset)
-    )
-    turns, order = taken.sort()
-    keep = order[(turns < torch._shape_as_tensor(taken)[0]).nonzero().squeeze(1)]
-    return keep, decayed[keep]
+    return values if is_symbolic() else _PretendSome.apply(values)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError
-from .shapes import python_shape, static_size
+from .shapes import at_least, python_shape, static_size
 
 # Classes whose test-time forward is what InGraphPreprocess does; a subclass with a forward of its own is refused by
 # name.
@@ -138,9 +138,7 @@ class InGraphPreprocess(nn.Module):
     def _padding(self, size: Any, axis: int) -> Any:
         if self.spec.size is not None:
             target = self.spec.size[axis]
-            if isinstance(size, Tensor):
-                return (target - size).clamp(min=0)
-            return max(target - size, 0)
+            return at_least(target - size, 0)
         if self.spec.divisor <= 1:
             return 0
         return -size % self.spec.divisor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -73,8 +73,18 @@ def _passes_through(args: Any, output: Any) -> bool:
     return any(output is arg for arg in args)
 
 
-def lost_modules(recorder: ScopeRecorder, model: onnx.ModelProto) -> list[nn.Module]:
-    """Leaf modules that ran and have no node of the graph, before any optimization, under their scope."""
+def lost_modules(
+    recorder: ScopeRecorder, model: onnx.ModelProto, modules: Collection[str] | None = None
+) -> list[nn.Module]:
+    """Leaf modules that ran and have no node of the graph, before any optimization, under their scope.
+
+    Args:
+        recorder: of the modules that ran.
+        model: the graph.
+        modules: qualified names of those that have nodes, where the exporter says so.
+    """
+    if modules is not None:
+        return [module for module in recorder.leaves if recorder.name(module) not in modules]
     found = set()
     for node in all_nodes(model.graph):
         parts = node.name.split('/')[1:-1]

@@ -39,10 +39,17 @@ class TracedWarning:
 
 @dataclass
 class ExportedGraph:
-    """What an exporter returns: the graph before any optimization, and the signs of what the tracer froze."""
+    """What an exporter returns.
+
+    Attributes:
+        model: before any optimization of this package's.
+        warnings: the signs of what the tracer froze.
+        modules: qualified names of the modules that nodes come from; None where the nodes' names say it.
+    """
 
     model: onnx.ModelProto
     warnings: list[TracedWarning] = field(default_factory=list)
+    modules: frozenset[str] | None = None
 
 
 @EXPORTERS.register_module()
@@ -53,6 +60,8 @@ class TorchScriptExporter:
         opset: of the default domain; 17 is the oldest with all operators used here (RoiAlign of 16,
             LayerNormalization of 17).
     """
+
+    symbolic = False
 
     def __init__(self, opset: int = 17) -> None:
         self.opset = opset

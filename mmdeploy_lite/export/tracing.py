@@ -19,12 +19,14 @@ class ExportState:
         pastes: masks over boxes are pasted into the image.
         fixed_sizes: all sizes follow from the image's, which is fixed: they are numbers, not part of the graph.
         rejected_pending: candidates with the score REJECTED are on their way; NMS, which drops them, clears it.
+        symbolic: ``torch.export`` runs: tensors have no values, and sizes that an image can change are symbols.
     """
 
     dynamic: bool = False
     fixed_sizes: bool = False
     pastes: bool = True
     rejected_pending: bool = False
+    symbolic: bool = False
 
 
 _STATE: ContextVar[ExportState | None] = ContextVar('mmdeploy_lite_export', default=None)
@@ -36,8 +38,14 @@ def current_export() -> ExportState | None:
 
 
 def is_tracing() -> bool:
-    """Whether operators are being recorded; an audit also runs the rewritten model plainly."""
+    """Whether the tracer records operators; an audit also runs the rewritten model plainly."""
     return torch._C._get_tracing_state() is not None
+
+
+def is_symbolic() -> bool:
+    """Whether ``torch.export`` records operators."""
+    state = _STATE.get()
+    return state is not None and state.symbolic
 
 
 def note_rejected(pending: bool) -> None:

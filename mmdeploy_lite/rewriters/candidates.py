@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..export.shapes import at_most, axis_size
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -34,10 +35,10 @@ class Limit:
         return self.value
 
     def __lt__(self, other: Any) -> bool:
-        return True if isinstance(other, Tensor) else self.value < other
+        return True if isinstance(other, (Tensor, torch.SymInt)) else self.value < other
 
     def __gt__(self, other: Any) -> bool:
-        return False if isinstance(other, Tensor) else self.value > other
+        return False if isinstance(other, (Tensor, torch.SymInt)) else self.value > other
 
 
 @REWRITERS.register_module()
@@ -48,8 +49,7 @@ class Topk(FunctionRewriter):
 
     def __call__(self, origin: Callable, input: Tensor, k: Any, dim: int = -1, *args: Any, **kwargs: Any) -> Any:
         if isinstance(k, Limit):
-            count = torch._shape_as_tensor(input)[dim]
-            k = torch.minimum(count, torch.full_like(count, k.value))
+            k = at_most(axis_size(input, dim), k.value)
         return origin(input, k, dim, *args, **kwargs)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..export.shapes import python_shape
+from ..export.shapes import python_shape, size_tensor
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -115,7 +115,7 @@ def deform_conv(
     columns = torch.arange(kw, device=input.device).to(input).mul(dx).repeat(kh)
     y = offset[:, :, 0] + rows[:, None, None] + oy.to(input)[:, None]
     x = offset[:, :, 1] + columns[:, None, None] + ox.to(input)
-    in_height, in_width = (torch._shape_as_tensor(input)[axis].to(input) for axis in (2, 3))
+    in_height, in_width = (size_tensor(input, axis).to(input) for axis in (2, 3))
     # one pixel of padding keeps the scale defined for an input of one pixel
     grid = torch.stack([(x + 1) * 2 / (in_width + 1) - 1, (y + 1) * 2 / (in_height + 1) - 1], dim=-1)
     grouped = F.pad(input, (1, 1, 1, 1)).flatten(0, 1)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..export.operators import forget_sizes
-from ..export.shapes import python_int, python_shape, static_size
+from ..export.shapes import at_least, axis_size, python_int, python_shape, static_size
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -65,7 +65,7 @@ class Conv2dAdaptivePadding(FunctionRewriter):
             if stride > 1:
                 cells = (size[axis] + (stride - 1)) // stride
                 pad = (cells - 1) * stride + extent + 1 - size[axis]
-                pad = pad.clamp(min=0) if isinstance(pad, Tensor) else max(pad, 0)
+                pad = at_least(pad, 0)
             pads += [pad // 2, pad - pad // 2]
         return F.conv2d(F.pad(x, pads), conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups)
 
@@ -86,9 +86,11 @@ class MergeCellResize(FunctionRewriter):
             return x
         if here < there:
             return F.interpolate(x, size=tuple(size), mode=cell.upsample_mode)
-        counts = torch._shape_as_tensor(x)  # before the exporter takes sizes of what was made of it for known
-        for axis, cells in zip((2, 3), size, strict=True):
-            x = _window_maxima(x, axis, counts[axis], cells)
+        counts = [
+            axis_size(x, axis) for axis in (2, 3)
+        ]  # before the exporter takes sizes of what was made of it for known
+        for axis, count, cells in zip((2, 3), counts, size, strict=True):
+            x = _window_maxima(x, axis, count, cells)
         return x if static_size(x) else forget_sizes(x, (2, 3))
 
 
@@ -106,14 +108,15 @@ class MergeCellForward(FunctionRewriter):
         return origin(cell, x1, x2, out_size)
 
 
-def _window_maxima(x: Tensor, axis: int, count: Tensor, cells: Any) -> Tensor:
+def _window_maxima(x: Tensor, axis: int, count: Any, cells: Any) -> Tensor:
     """Maxima of ``cells`` windows of one size along an axis, zeros before and after where they are larger than it."""
-    cells = cells if isinstance(cells, Tensor) else torch.full_like(count, cells)
-    kernel = torch.div(count + cells - 1, cells, rounding_mode='floor')
-    before = torch.div(kernel * cells - count, 2, rounding_mode='floor')
+    if isinstance(count, Tensor) and not isinstance(cells, Tensor):
+        cells = torch.full_like(count, cells)
+    kernel = (count + cells - 1) // cells
+    before = (kernel * cells - count) // 2
     place = torch.arange(kernel * cells, device=x.device) - before
     inside = ((place >= 0) & (place < count)).reshape(-1, *[1] * (3 - axis))
-    looked_up = torch.index_select(x, axis, torch.minimum(place.clamp(min=0), count - 1))
+    looked_up = torch.index_select(x, axis, place.clamp(min=0).clamp(max=count - 1))
     return torch.where(inside, looked_up, torch.zeros_like(looked_up)).unflatten(axis, (cells, kernel)).amax(axis + 1)
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import NothingDetectedError, UnsupportedError
-from ..export.operators import REJECTED, non_max_suppression, roi_align, soft_nms
+from ..export.operators import REJECTED, non_max_suppression, roi_align
+from ..export.repeats import soft_nms
 from ..export.shapes import python_shape
 from ..export.tracing import note_rejected
 from ..registry import REWRITERS

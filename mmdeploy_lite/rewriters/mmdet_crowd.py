@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..export.operators import settle
+from ..export.repeats import settle
 from ..export.shapes import python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter

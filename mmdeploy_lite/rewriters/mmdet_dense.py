@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..export.operators import REJECTED, reject
-from ..export.shapes import python_shape
+from ..export.shapes import at_most, axis_size, python_shape
 from ..export.tracing import note_rejected
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -23,8 +23,7 @@ MANY = 10_000
 
 def top_k(values: Tensor, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """The ``k`` largest of (n,) values, or all n where there are fewer, without a Python ``min`` over a traced size."""
-    count = torch._shape_as_tensor(values)[0]
-    return values.topk(torch.minimum(count, torch.full_like(count, k)), sorted=sorted)
+    return values.topk(at_most(axis_size(values, 0), k), sorted=sorted)
 
 
 @REWRITERS.register_module()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import NothingDetectedError, UnsupportedError
 from ..export.operators import REJECTED, reject
-from ..export.shapes import python_int, python_shape
+from ..export.shapes import at_most, axis_size, python_int, python_shape
 from ..export.tracing import is_tracing, note_rejected
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -60,7 +60,7 @@ class DynamicConv(FunctionRewriter):
     ) -> Tensor:
         outputs, inputs, *kernel = python_shape(weight)
         plain = kernel == [1, 1] and (_pair(stride), _pair(padding)) == ((1, 1), (0, 0))
-        if not isinstance(groups, Tensor):  # a Python number: no image changes it
+        if not isinstance(groups, (Tensor, torch.SymInt)):  # a Python number: no image changes it
             if not plain or groups != 1 or isinstance(weight, nn.Parameter):
                 return origin(input, weight, bias, stride, padding, dilation, groups)
             kernels, places = weight.reshape(1, -1, inputs), (1, -1, 1)
@@ -300,8 +300,7 @@ class FastNMS(FunctionRewriter):
 
 def _best_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The ``count`` largest of each row, or all where there are fewer, and their places."""
-    size = torch._shape_as_tensor(scores)[1]
-    return scores.topk(torch.minimum(size, torch.full_like(size, count)), dim=1)
+    return scores.topk(at_most(axis_size(scores, 1), count), dim=1)
 
 
 @REWRITERS.register_module()

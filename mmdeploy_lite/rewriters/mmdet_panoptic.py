@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..export.shapes import python_shape
+from ..export.repeats import lay_masks
+from ..export.shapes import axis_size, python_shape
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -78,18 +79,6 @@ class MaskFormerPanoptic(FunctionRewriter):
         return PixelData(sem_seg=panoptic[None])
 
 
-def _lay_masks(masks: Tensor, overlap_thr: float) -> Tensor:
-    """Which of the masks, from 1, has each pixel: one after the other, where none before it has."""
-    ids = torch.zeros(masks.shape[1:], dtype=torch.long, device=masks.device)
-    for index in range(masks.shape[0]):
-        mask = masks[index]
-        free = mask & (ids == 0)
-        area, shared = mask.sum(), (mask & (ids > 0)).sum()
-        fits = (area > 0) & (shared / (area + 1e-5) <= overlap_thr)
-        ids = torch.where(free & fits, torch.full_like(ids, index + 1), ids)
-    return ids
-
-
 @REWRITERS.register_module()
 class HeuristicFusion(FunctionRewriter):
     """Masks laid in a ``Loop`` (https://arxiv.org/abs/1801.00868), and looked up what each becomes.
@@ -105,8 +94,8 @@ class HeuristicFusion(FunctionRewriter):
 
         order = torch.sort(-mask_results.scores)[1]
         labels, masks = mask_results.labels[order], mask_results.masks[order]
-        ids = torch.jit.script(_lay_masks)(masks, float(head.test_cfg.mask_overlap))
-        present = count_of(ids, torch._shape_as_tensor(labels)[0] + 1)[1:] > 0
+        ids = lay_masks(masks, float(head.test_cfg.mask_overlap))
+        present = count_of(ids, axis_size(labels, 0) + 1)[1:] > 0
         segments = labels + present.long().cumsum(0) * INSTANCE_OFFSET
         stuff = seg_preds.argmax(dim=0) + head.num_things_classes
         panoptic = torch.where(ids > 0, torch.cat([labels.new_zeros(1), segments])[ids], stuff)

@@ -14,6 +14,7 @@ from ..export.shapes import python_int, python_shape, tracing_paused
 from ..export.tracing import current_export
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
+from .symbolic_values import UNKNOWN
 
 
 @REWRITERS.register_module()
@@ -90,7 +91,7 @@ class BBoxHeadPredict(FunctionRewriter):
     ) -> Any:
         if rcnn_test_cfg is not None and isinstance(cls_score, Tensor) and isinstance(bbox_pred, Tensor):
             with tracing_paused():
-                background = torch.zeros(1, cls_score.shape[1]).to(cls_score)
+                background = torch.zeros(1, cls_score.shape[1], dtype=cls_score.dtype, device=cls_score.device)
                 background[:, -1] = 1e4
             roi, bbox_pred = (torch.cat([rows, rows.new_zeros(1, python_shape(rows)[1])]) for rows in (roi, bbox_pred))
             cls_score = torch.cat([cls_score, background])
@@ -109,7 +110,7 @@ class SplitOfOne(FunctionRewriter):
 
     def __call__(self, origin: Callable, tensor: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         if isinstance(split_size, (tuple, list)) and len(split_size) == 1:
-            if python_int(split_size[0]) == python_shape(tensor)[dim]:
+            if split_size[0] == UNKNOWN or python_int(split_size[0]) == python_shape(tensor)[dim]:
                 return (tensor,)
         channels = tensor.dim() == 3 and dim in (2, -1)
         if isinstance(split_size, Tensor) and (channels or isinstance(tensor, nn.Parameter)):
@@ -143,7 +144,8 @@ class SingleRoIExtractor(FunctionRewriter):
         rows = [(levels == level).nonzero().squeeze(1) for level in range(len(feats))]
         parts = [layer(feat, rois[row]) for layer, feat, row in zip(extractor.roi_layers, feats, rows, strict=False)]
         order = torch.cat(rows)
-        place = torch.zeros_like(order).scatter(0, order, torch.arange(order.shape[0], device=order.device))
+        # as many as there are RoIs, which an exporter does not know of the levels' rows together
+        place = torch.zeros_like(levels).scatter(0, order, torch.arange(order.shape[0], device=order.device))
         return torch.cat(parts)[place]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..export.shapes import static_size
+from ..export.shapes import axis_size, size_tensor, static_size
+from ..export.tracing import is_symbolic
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -30,10 +32,11 @@ class PositionEmbedding(FunctionRewriter):
             return origin(backbone, patched_img, hw_shape, pos_embed)
         grid = tuple(extent // backbone.patch_size for extent in backbone.img_size)
         resized = backbone.resize_pos_embed(pos_embed, hw_shape, grid, backbone.interpolate_mode)
-        patches, known = torch._shape_as_tensor(patched_img)[1], pos_embed.shape[1]
+        patches, known = axis_size(patched_img, 1), pos_embed.shape[1]
         index = torch.arange(patches, device=pos_embed.device)
         as_they_are = pos_embed[:, index.clamp(max=known - 1)]  # of the image's length, whatever that is
-        return backbone.drop_after_pos(patched_img + torch.where(patches == known, as_they_are, resized))
+        fits = size_tensor(patched_img, 1) == known
+        return backbone.drop_after_pos(patched_img + torch.where(fits, as_they_are, resized))
 
 
 @REWRITERS.register_module()
@@ -48,6 +51,8 @@ class Upsample(FunctionRewriter):
         factor = module.scale_factor
         if module.size or static_size(x) is not None or factor is None or isinstance(factor, tuple):
             return origin(module, x)
-        size = torch._shape_as_tensor(x)[-2:]
-        size = (size.double() * factor).floor().long()  # as Python multiplies
+        if is_symbolic():
+            size = [math.floor(extent * factor) for extent in x.shape[-2:]]
+        else:
+            size = (torch._shape_as_tensor(x)[-2:].double() * factor).floor().long()  # as Python multiplies
         return resize(x, (size[0], size[1]), None, module.mode, module.align_corners)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..export.shapes import python_int, python_shape, sizes_traced, static_size, tracing_paused
+from ..export.shapes import at_most, python_int, python_shape, size_tensor, sizes_traced, static_size, tracing_paused
 from ..export.tracing import current_export
 from ..ops.psamask import psa_mask
 from ..registry import REWRITERS
@@ -77,11 +77,12 @@ class PointsOfTest(FunctionRewriter):
         uncertainty = uncertainty_func(seg_logits)
         height, width = static_size(seg_logits) or uncertainty.shape[-2:]
         pixels, wanted = height * width, cfg.subdivision_num_points
-        number = pixels.clamp(max=wanted) if isinstance(pixels, Tensor) else min(pixels, wanted)
+        number = at_most(pixels, wanted)
         indices = uncertainty.flatten(1).topk(number, dim=1)[1]
         x_step, y_step = 1.0 / width, 1.0 / height
-        x = x_step / 2.0 + (indices % width).float() * x_step
-        y = y_step / 2.0 + (torch.div(indices, width, rounding_mode='floor')).float() * y_step
+        columns = width if isinstance(width, int) else size_tensor(uncertainty, -1)
+        x = x_step / 2.0 + (indices % columns).float() * x_step
+        y = y_step / 2.0 + (torch.div(indices, columns, rounding_mode='floor')).float() * y_step
         return indices, torch.stack([x, y], dim=-1)
 
 

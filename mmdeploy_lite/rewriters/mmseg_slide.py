@@ -15,6 +15,7 @@ from ..errors import UnsupportedError
 from ..export import loops
 from ..export.operators import cut
 from ..export.shapes import python_shape, sizes_fixed, static_size, tracing_paused
+from ..export.tracing import is_symbolic, is_tracing
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 from .mmseg_upsample import mean_of_upsampled, upsampling_deferred
@@ -56,7 +57,12 @@ class SlideInference(FunctionRewriter):
 
     def __call__(self, origin: Callable, model: Any, inputs: Tensor, batch_img_metas: list[dict]) -> Tensor:
         size = static_size(inputs)
-        if size is None and torch._C._get_tracing_state() is not None:
+        if size is None and is_symbolic():
+            raise UnsupportedError(
+                'slide inference of an image of any size is a loop, which torch.export cannot be given; give --shape H'
+                ' W, or export with TorchScriptExporter'
+            )
+        if size is None and is_tracing():
             return _of_any_size(model, inputs, batch_img_metas)
         windows, rows, columns = cut_windows(model, inputs, size or python_shape(inputs)[-2:])
         # heads upsample to img_shape; some ask for a torch.Size, which is how mmseg passes a window's
@@ -69,7 +75,7 @@ class SlideInference(FunctionRewriter):
         if deferred.logits is not None:  # the model goes on with what the head should have upsampled
             logits = model.encode_decode(windows, metas)
         with tracing_paused():
-            count_mat = torch.from_numpy(np.outer(rows.counts(), columns.counts())).to(logits)
+            count_mat = torch.from_numpy(np.outer(rows.counts(), columns.counts())).to(logits.device, logits.dtype)
         return _accumulate(logits, rows, columns) / count_mat
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..export.operators import squeeze
-from ..export.shapes import python_shape, static_size, tracing_paused
-from ..export.tracing import current_export
+from ..export.shapes import at_most, axis_size, python_shape, size_tensor, static_size, tracing_paused
+from ..export.tracing import current_export, is_symbolic, is_tracing
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter, RewriteContext
 
@@ -52,7 +52,7 @@ class Squeeze(FunctionRewriter):
         if not all(-len(shape) <= axis < len(shape) for axis in dims):
             return origin(input, dim)  # which says what is wrong
         axes = sorted({axis % len(shape) for axis in dims} if shape else ())
-        axes = [axis for axis in axes if shape[axis] == 1]
+        axes = [axis for axis in axes if isinstance(shape[axis], int) and shape[axis] == 1]
         return squeeze(input, axes) if axes else input
 
 
@@ -69,11 +69,15 @@ class NewTensor(FunctionRewriter):
             return data.to(device=device, dtype=dtype).clone()
         if not _holds_tensor(data):
             return origin(tensor, data, *args, **kwargs)
-        return torch.stack([self(origin, tensor, item, dtype=dtype, device=device) for item in data])
+        if isinstance(data, (list, tuple)):
+            return torch.stack([self(origin, tensor, item, dtype=dtype, device=device) for item in data])
+        return torch.full((), data, dtype=dtype, device=device)
 
 
 def _holds_tensor(data: Any) -> bool:
-    return isinstance(data, Tensor) or isinstance(data, (list, tuple)) and any(map(_holds_tensor, data))
+    if isinstance(data, (list, tuple)):
+        return any(map(_holds_tensor, data))
+    return isinstance(data, (Tensor, torch.SymInt, torch.SymFloat))
 
 
 @REWRITERS.register_module()
@@ -85,6 +89,7 @@ class FixedSizes(FunctionRewriter):
     """
 
     target = ('torch.Tensor.shape', 'torch.Tensor.size')
+    only = 'tracing'
 
     def __call__(self, origin: Callable, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         export = current_export()
@@ -148,11 +153,11 @@ class Linspace(FunctionRewriter):
     target = 'torch.linspace'
 
     def __call__(self, origin: Callable, start: Any, end: Any, steps: Any, **kwargs: Any) -> Tensor:
-        if not any(isinstance(value, Tensor) for value in (start, end, steps)):
+        if not any(isinstance(value, (Tensor, torch.SymInt, torch.SymFloat)) for value in (start, end, steps)):
             return origin(start, end, steps, **kwargs)
         dtype = kwargs.get('dtype') or torch.get_default_dtype()
         index = torch.arange(steps, dtype=dtype, device=kwargs.get('device'))
-        last = torch._shape_as_tensor(index)[0].to(index) - 1
+        last = size_tensor(index, 0).to(index) - 1
         step = (end - start) / last.clamp(min=1)
         # of a single step the start, of an odd number the middle from the end
         first_half = index < ((last + 1) / 2).floor().clamp(min=1)
@@ -179,7 +184,7 @@ class GroupNorm(FunctionRewriter):
         bias: Tensor | None = None,
         eps: float = 1e-5,
     ) -> Tensor:
-        if not torch.jit.is_tracing():
+        if not (is_tracing() or is_symbolic()):
             return origin(input, num_groups, weight, bias, eps)
         channels = python_shape(input)[1]
         *outer, width = input.shape[2:] or (1,)
@@ -187,8 +192,7 @@ class GroupNorm(FunctionRewriter):
         for extent in outer:
             rows = rows * extent
         # as it stands ONNX Runtime makes (0, groups, rows, -1) of it again; of a size that it cannot follow it does not
-        count = torch._shape_as_tensor(input)[0]
-        count = torch.minimum(count, torch.full_like(count, 2**31 - 1))
+        count = at_most(axis_size(input, 0), 2**31 - 1) if is_tracing() else input.shape[0]
         grouped = input.reshape(count, num_groups, rows, width)
         centered = grouped - _mean(grouped)
         scale = torch.rsqrt(_mean(centered.square()) + eps)

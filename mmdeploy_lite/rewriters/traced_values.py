@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..export.shapes import python_int, python_shape
-from ..export.tracing import is_tracing
+from ..export.tracing import is_symbolic, is_tracing
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -26,6 +26,7 @@ class ViewOfRows(FunctionRewriter):
     """``x.view(n, -1, k)`` of n rows with the other size as a number; ONNX has no shape (0, -1, k), for no rows."""
 
     target = ('torch.Tensor.view', 'torch.Tensor.reshape')
+    only = 'tracing'
 
     def __call__(self, origin: Callable, tensor: Tensor, *shape: Any, **kwargs: Any) -> Tensor:
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
@@ -47,6 +48,7 @@ class FrozenRange(FunctionRewriter):
     """
 
     target = 'torch.Tensor.__index__'
+    only = 'tracing'
 
     def __call__(self, origin: Callable, tensor: Tensor) -> int:
         caller = sys._getframe(2)
@@ -62,7 +64,8 @@ class DeepCopy(FunctionRewriter):
     target = 'torch.Tensor.__deepcopy__'
 
     def __call__(self, origin: Callable, tensor: Tensor, memo: Any) -> Tensor:
-        return tensor.clone() if is_tracing() and not isinstance(tensor, nn.Parameter) else origin(tensor, memo)
+        exported = (is_tracing() or is_symbolic()) and not isinstance(tensor, nn.Parameter)
+        return tensor.clone() if exported else origin(tensor, memo)
 
 
 @REWRITERS.register_module()
@@ -70,6 +73,7 @@ class Ceil(FunctionRewriter):
     """``math.ceil`` of a traced number is one; the original makes a Python number of it."""
 
     target = 'math.ceil'
+    only = 'tracing'
 
     def __call__(self, origin: Callable, x: Any, /) -> Any:
         return torch.ceil(x).long() if isinstance(x, Tensor) else origin(x)

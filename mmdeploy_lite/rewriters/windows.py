@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..export.shapes import python_shape, static_size
+from ..export.shapes import at_least, axis_size, python_shape, static_size
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -35,10 +35,10 @@ class AdaptivePadding(FunctionRewriter):
         pads = []
         for axis in (-1, -2):  # as F.pad counts them
             kernel, stride, dilation = (getattr(module, name)[axis] for name in ('kernel_size', 'stride', 'dilation'))
-            size = torch._shape_as_tensor(x)[axis]
-            cells = torch.div(size + (stride - 1), stride, rounding_mode='floor')
-            pad = ((cells - 1) * stride + (kernel - 1) * dilation + 1 - size).clamp(min=0)
-            before = torch.div(pad, 2, rounding_mode='floor') if module.padding == 'same' else 0
+            size = axis_size(x, axis)
+            cells = (size + (stride - 1)) // stride
+            pad = at_least((cells - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+            before = pad // 2 if module.padding == 'same' else 0
             pads += [before, pad - before]
         return F.pad(x, pads)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class FunctionRewriter:
@@ -23,6 +23,11 @@ class FunctionRewriter:
 
     target: ClassVar[str | tuple[str, ...]] = ()
     """Dotted path(s) of what is replaced: ``package.module.function`` or ``package.module.Class.method``."""
+
+    only: ClassVar[Literal['tracing', 'symbolic'] | None] = None
+    """'tracing': it answers for what the TorchScript tracer makes of values and sizes, and ``torch.export`` does
+    without it; 'symbolic': the other way round. None: both take it.
+    """
 
     @classmethod
     def target_paths(cls) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
-from mmdeploy_lite.export import ExportState, TorchScriptExporter, exporting
+from mmdeploy_lite.export import ExportState, TorchExportExporter, TorchScriptExporter, exporting
 from mmdeploy_lite.export.allowed import ALLOWED, unknown_warnings
+from mmdeploy_lite.export.build import of_exporter
 from mmdeploy_lite.registry import REWRITERS
 from mmdeploy_lite.rewriting import RewriteContext, build_rewriters
 
@@ -40,7 +41,7 @@ def slide(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 class Traced:
-    """A function of tensors, traced with rewriters in place.
+    """A function of tensors, exported with rewriters in place.
 
     Args:
         function: takes and returns tensors.
@@ -49,6 +50,8 @@ class Traced:
         axes: of each argument, the axes whose size may change.
         dynamic: the image's height and width are not fixed.
     """
+
+    exporter: Any = TorchScriptExporter()
 
     def __init__(
         self,
@@ -62,6 +65,11 @@ class Traced:
             rewriters = {name: {'type': name} for name in rewriters}
         self.function, self.dynamic = function, dynamic
         self.rewriters = build_rewriters(rewriters, REWRITERS)
+        if self.exporter.symbolic:
+            names = ('InstanceFields', 'Length', 'Nonzero', 'NewTensor')
+            always = {name: {'type': name} for name in names}
+            self.rewriters |= build_rewriters(always, REWRITERS)
+            self.rewriters = of_exporter(self.rewriters, True)
 
         class Wrapper(nn.Module):
             def forward(self, *args: Tensor) -> Any:
@@ -75,7 +83,7 @@ class Traced:
             with torch.no_grad():
                 outputs = function(*(arg.clone() for arg in args))
             count = len(outputs) if isinstance(outputs, (tuple, list)) else 1
-            graph = TorchScriptExporter().export(
+            graph = self.exporter.export(
                 Wrapper(), [arg.clone() for arg in args], names, [f'out{index}' for index in range(count)], dims
             )
         self.model = graph.model
@@ -134,6 +142,12 @@ class Traced:
         return expected
 
 
+class Symbolic(Traced):
+    """:class:`Traced`, but by ``torch.export``."""
+
+    exporter = TorchExportExporter()
+
+
 def arrays(outputs: Any) -> list[np.ndarray]:
     outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
     return [value.numpy() for value in outputs]
@@ -143,6 +157,18 @@ def arrays(outputs: Any) -> list[np.ndarray]:
 def traced() -> type[Traced]:
     """Traces a function with rewriters in place, and compares it with the original: see :class:`Traced`."""
     return Traced
+
+
+@pytest.fixture(scope='session')
+def symbolic() -> type[Traced]:
+    """As ``traced``, by ``torch.export``."""
+    return Symbolic
+
+
+@pytest.fixture(scope='session', params=[Traced, Symbolic], ids=['tracer', 'torch.export'])
+def both(request: pytest.FixtureRequest) -> type[Traced]:
+    """``traced``, and then ``symbolic``: for a primitive that both exporters take."""
+    return request.param
 
 
 @pytest.fixture

@@ -189,3 +189,23 @@ def test_find_nms_configs():
     assert find_nms_configs(dict(nms=one)) == {'test_cfg.nms': one}
     found = find_nms_configs(dict(rpn=dict(nms=one), rcnn=dict(nms=two, max_per_img=5)))
     assert found == {'test_cfg.rpn.nms': one, 'test_cfg.rcnn.nms': two}
+
+
+def test_by_torch_export(symbolic, boxes_of):
+    """As many as there are: none, one, for which the libraries have branches of their own, and many."""
+
+    def function(boxes, scores, idxs):
+        from mmcv.ops.nms import batched_nms
+
+        dets, keep = batched_nms(boxes, scores, idxs, CONFIGS['max_num'])
+        if dets.numel() == 0:
+            return dets[:0], keep[:0]
+        return dets, idxs[keep]
+
+    graph = symbolic(function, inputs(boxes_of, 0, 40), ['BatchedNMS'], [[0], [0], [0]])
+    assert graph.ops().count('NonMaxSuppression') == 1
+    for seed, n in ((1, 40), (2, 3), (3, 1)):
+        boxes, scores, idxs = inputs(boxes_of, seed, n)
+        dets, labels = graph.check(boxes, scores, idxs)
+        assert 0 < len(dets) == len(labels) <= 7
+    assert graph.run(boxes, torch.full_like(scores, float('-inf')), idxs)[0].shape == (0, 5)

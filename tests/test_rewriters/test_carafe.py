@@ -30,8 +30,8 @@ def features(seed, height, width):
     ]
 
 
-def test_neck_of_any_size(traced, neck):
-    graph = traced(lambda *maps: neck(maps), features(0, 16, 24), REWRITERS, [[2, 3]] * 3, dynamic=True)
+def test_neck_of_any_size(both, neck):
+    graph = both(lambda *maps: neck(maps), features(0, 16, 24), REWRITERS, [[2, 3]] * 3, dynamic=True)
     assert graph.unknown == []
     for seed, size in enumerate([(16, 24), (32, 16), (22, 30)]):  # the last does not divide: maps are cut
         graph.check(*features(seed, *size), atol=1e-5)

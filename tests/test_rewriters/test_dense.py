@@ -76,17 +76,17 @@ class TestBBoxPostProcess:
             sides = kept[:, 2:4] - kept[:, :2]
             assert (sides.min() < 10) == (min_bbox_size < 10)
 
-    def test_all_boxes_are_small(self, traced, boxes_of):
+    def test_all_boxes_are_small(self, both, boxes_of):
         function = post_process(dict(nms=NMS, max_per_img=100, min_bbox_size=12))
-        for scale in ((0.1, 0.1), (9.0, 9.0)):  # traced on large ones, and on small ones alone
-            graph = traced(function, candidates(boxes_of, 0, 30, scale), POST, [[0], [0], [0], [], [0]])
+        for scale in ((0.1, 0.1), (9.0, 9.0)):  # both on large ones, and on small ones alone
+            graph = both(function, candidates(boxes_of, 0, 30, scale), POST, [[0], [0], [0], [], [0]])
             assert len(compare(graph, *candidates(boxes_of, 1, 50, (0.1, 0.1)))) > 10
             assert len(compare(graph, *candidates(boxes_of, 1, 50, (9.0, 9.0)))) == 0
 
     @pytest.mark.parametrize(('max_num', 'max_per_img'), [(-1, 7), (7, -1), (5, 9), (9, 5)])
-    def test_limits(self, traced, boxes_of, max_num, max_per_img):
+    def test_limits(self, both, boxes_of, max_num, max_per_img):
         cfg = dict(nms=dict(NMS, max_num=max_num), max_per_img=max_per_img)
-        graph = traced(post_process(cfg), candidates(boxes_of, 0, 30), POST, [[0], [0], [0], [], [0]])
+        graph = both(post_process(cfg), candidates(boxes_of, 0, 30), POST, [[0], [0], [0], [], [0]])
         compare(graph, *candidates(boxes_of, 1, 80))
         assert cfg == dict(nms=dict(NMS, max_num=max_num), max_per_img=max_per_img)  # the model's own config
 
@@ -186,8 +186,8 @@ class TestRPN:
         graph = traced(propose(rpn(), cfg), maps(0, 3, 12), RPN, [[2, 3]] * 4, dynamic=True)
         assert len(compare(graph, *maps(1, 3, 12), atol=1e-3)) <= 9
 
-    def test_no_proposal_at_run_time(self, traced, rpn):
-        graph = traced(propose(rpn(min_bbox_size=70)), maps(0, 3, 12), RPN, [[2, 3]] * 4, dynamic=True)
+    def test_no_proposal_at_run_time(self, both, rpn):
+        graph = both(propose(rpn(min_bbox_size=70)), maps(0, 3, 12), RPN, [[2, 3]] * 4, dynamic=True)
         small = maps(1, 3, 12, scale=0.01)
         answer = graph.run(*small)
         assert [value.shape for value in answer] == [(0, 4), (0,), (0,)]

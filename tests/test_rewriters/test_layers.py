@@ -87,23 +87,23 @@ def test_masked_convolution_is_the_convolution_where_the_mask_is():
 
 
 @pytest.mark.parametrize('affine', [True, False])
-def test_group_norm_of_any_number_of_maps(traced, affine):
+def test_group_norm_of_any_number_of_maps(both, affine):
     norm = torch.nn.GroupNorm(2, 6, affine=affine).requires_grad_(False)
     if affine:
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
-    graph = traced(norm, [torch.randn(3, 6, 4, 5)], ['GroupNorm'], [[0, 2, 3]])
+    graph = both(norm, [torch.randn(3, 6, 4, 5)], ['GroupNorm'], [[0, 2, 3]])
     assert graph.unknown == []
     for size in ((3, 6, 4, 5), (1, 6, 7, 2)):
         graph.check(torch.randn(size) * 3 + 1, atol=1e-5)
     assert graph.run(torch.zeros(0, 6, 4, 5))[0].shape == (0, 6, 4, 5)
 
 
-def test_group_norm_is_as_exact_as_pytorch(traced):
+def test_group_norm_is_as_exact_as_pytorch(both):
     """A large group is where a sum in plain order is not."""
     norm = torch.nn.GroupNorm(2, 16).requires_grad_(False)
     image = torch.randn(1, 16, 200, 200, generator=torch.Generator().manual_seed(0))
-    graph = traced(norm, [image], ['GroupNorm'])
+    graph = both(norm, [image], ['GroupNorm'])
     exact = norm.double()(image.double()).numpy()
     of_pytorch, of_file = (np.abs(answer - exact).mean() for answer in (norm.float()(image).numpy(), *graph.run(image)))
     assert of_file < 3 * of_pytorch

@@ -58,7 +58,7 @@ class TestMatrixNMS:
             )
 
 
-def test_fast_nms(traced, boxes_of):
+def test_fast_nms(both, boxes_of):
     def function(boxes, scores, coeffs):
         from mmdet.models.layers import fast_nms
 
@@ -68,7 +68,7 @@ def test_fast_nms(traced, boxes_of):
         generator = torch.Generator().manual_seed(seed)
         return boxes_of(seed, n), torch.rand(n, 4, generator=generator) * high, torch.randn(n, 5, generator=generator)
 
-    graph = traced(function, candidates(0, 30), ['FastNMS'], [[0], [0], [0]])
+    graph = both(function, candidates(0, 30), ['FastNMS'], [[0], [0], [0]])
     assert graph.unknown == []
     for n in (8, 20, 60):
         dets, labels, coeffs = graph.check(*candidates(n, n), atol=1e-5)
@@ -82,7 +82,7 @@ class TestDynamicConv:
         generator = torch.Generator().manual_seed(n)
         return torch.randn(1, n * 3, 5, 4, generator=generator), torch.randn(n, 3 * 2 + 2, generator=generator)
 
-    def test_any_number_of_instances(self, traced):
+    def test_any_number_of_instances(self, both):
         def function(features, params):
             from torch.nn import functional as F
 
@@ -92,7 +92,7 @@ class TestDynamicConv:
                 return features.new_zeros(0, 2, 5, 4)
             return F.conv2d(features, weight.reshape(-1, 3, 1, 1), bias.reshape(-1), groups=n).reshape(n, 2, 5, 4)
 
-        graph = traced(function, self.inputs(4), ['DynamicConv'], [[1], [0]])
+        graph = both(function, self.inputs(4), ['DynamicConv'], [[1], [0]])
         assert 'Conv' not in graph.ops()
         for n in (1, 4, 7, 0):
             graph.check(*self.inputs(n), atol=1e-5)

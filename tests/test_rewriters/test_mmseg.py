@@ -68,8 +68,8 @@ def test_grid_is_the_loops(traced, size, windows, batch):
 
 
 @pytest.mark.parametrize(('crop', 'stride'), [((32, 48), (20, 48)), ((32, 48), (32, 31)), ((16, 16), (5, 7))])
-def test_crops_and_strides_that_are_not_square(traced, crop, stride):
-    graph = traced(slide(Segmentor(crop, stride)), [image(0, 1, 3, 36, 50)], ['SlideInference'])
+def test_crops_and_strides_that_are_not_square(both, crop, stride):
+    graph = both(slide(Segmentor(crop, stride)), [image(0, 1, 3, 36, 50)], ['SlideInference'])
     graph.check(image(1, 1, 3, 36, 50), atol=1e-5)
     rows, columns = (WindowGrid.of(*sizes) for sizes in zip((36, 50), crop, stride, strict=True))
     # small strides do not make a graph of thousands of nodes

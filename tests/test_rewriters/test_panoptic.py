@@ -51,7 +51,7 @@ class TestHeuristicFusion:
         scores, labels = torch.rand(count, generator=generator), torch.randint(THINGS, (count,), generator=generator)
         return masks, scores, labels, stuff + torch.rand(stuff.shape, generator=generator) * 1e-3
 
-    def test_map(self, traced):
+    def test_map(self, both):
         def function(masks, scores, labels, stuff):
             from mmdet.models import HeuristicFusionHead
 
@@ -60,7 +60,7 @@ class TestHeuristicFusion:
             results = InstanceData(masks=masks, scores=scores, labels=labels, bboxes=boxes)
             return head._predict_single(results, stuff.clone()).sem_seg.long()
 
-        graph = traced(function, self.inputs(0), ['HeuristicFusion'], [[0, 1, 2], [0], [0], [1, 2]], dynamic=True)
+        graph = both(function, self.inputs(0), ['HeuristicFusion'], [[0, 1, 2], [0], [0], [1, 2]], dynamic=True)
         assert graph.unknown == [] and 'Loop' in graph.ops()
         seen, things = set(), []
         for args in (*(self.inputs(seed) for seed in range(1, 6)), self.inputs(6, 3, 20, 9), self.inputs(7, 0)):
@@ -71,7 +71,7 @@ class TestHeuristicFusion:
         assert THINGS + STUFF in seen and THINGS in seen
 
 
-def test_boxes_of_masks(traced):
+def test_boxes_of_masks(both):
     def function(masks):
         from mmdet.structures.mask import mask2bbox
 
@@ -82,7 +82,7 @@ def test_boxes_of_masks(traced):
         found[::3] = False
         return found
 
-    graph = traced(function, [masks(0, 5)], ['Mask2BBox'], [[0, 1, 2]])
+    graph = both(function, [masks(0, 5)], ['Mask2BBox'], [[0, 1, 2]])
     assert graph.unknown == []
     for args in (masks(1, 5), masks(2, 8, 5, 20), masks(3, 1), masks(4, 0)):
         boxes = graph.check(args)[0]

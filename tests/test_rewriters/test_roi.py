@@ -124,18 +124,18 @@ class TestSingleRoIExtractor:
         for seed, n in ((1, 60), (2, 3), (3, 0)):
             graph.check(rois(seed, n), *pyramid(seed, levels), atol=1e-5)
 
-    def test_level_without_a_roi(self, traced):
+    def test_level_without_a_roi(self, both):
         """While tracing, and at run time."""
         small = torch.tensor([[0.0, 5, 5, 15, 17], [1, 30, 30, 44, 41]])
         large = torch.tensor([[1.0, 0, 0, 60, 64], [0, 2, 2, 64, 60], [1, 10, 1, 60, 60]])
         for first in (small, large):
-            graph = self.trace(traced, 3, first)
+            graph = self.trace(both, 3, first)
             assert graph.ops().count('RoiAlign') == 3
             for second in (small, large, torch.cat([large, small, large])):
                 graph.check(second, *pyramid(5, 3), atol=1e-5)
 
-    def test_rows_keep_their_order(self, traced):
-        graph = self.trace(traced, 3, rois(0, 20))
+    def test_rows_keep_their_order(self, both):
+        graph = self.trace(both, 3, rois(0, 20))
         many = rois(4, 80)
         many = many[torch.randperm(len(many), generator=torch.Generator().manual_seed(0))]
         from_graph = graph.check(many, *pyramid(5, 3), atol=1e-5)[0]
@@ -309,7 +309,7 @@ class TestRoIHeadPredict:
 
 class TestBBoxHeadForward:
     @pytest.mark.parametrize('with_avg_pool', [True, False])
-    def test_any_number_of_rois(self, traced, with_avg_pool):
+    def test_any_number_of_rois(self, both, with_avg_pool):
         from mmdet.models.roi_heads.bbox_heads.bbox_head import BBoxHead
 
         torch.manual_seed(0)
@@ -320,7 +320,7 @@ class TestBBoxHeadForward:
         def function(x):
             return BBoxHead.forward(head, x)
 
-        graph = traced(function, [torch.rand(5, *shape)], ['BBoxHeadForward'], [[0]])
+        graph = both(function, [torch.rand(5, *shape)], ['BBoxHeadForward'], [[0]])
         assert graph.unknown == [] and head.with_avg_pool == with_avg_pool
         for count in (5, 1, 0, 9):
             graph.check(torch.rand(count, *shape), atol=1e-6)

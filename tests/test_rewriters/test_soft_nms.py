@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmdeploy_lite.errors import UnsupportedError
-from mmdeploy_lite.export.operators import settle
+from mmdeploy_lite.export.repeats import settle
 from mmdeploy_lite.rewriters.mmcv_ops import soft_nms_arguments
 
 CONFIGS = {
@@ -32,8 +32,8 @@ def inputs(boxes_of, seed, n):
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_soft_nms(traced, boxes_of, name):
-    graph = traced(call(CONFIGS[name]), inputs(boxes_of, 0, 20), ['BatchedNMS'], [[0], [0], [0]])
+def test_soft_nms(both, boxes_of, name):
+    graph = both(call(CONFIGS[name]), inputs(boxes_of, 0, 20), ['BatchedNMS'], [[0], [0], [0]])
     assert graph.unknown == [] and 'Loop' in graph.ops()
     for seed, n in ((1, 60), (2, 7), (3, 1)):
         dets, _ = graph.check(*inputs(boxes_of, seed, n), atol=1e-5)

@@ -31,11 +31,11 @@ class TestAdaptiveAvgPool2d:
         divides = [cells for cells in (2, 3, 6) if all(extent % cells == 0 for extent in size)]
         assert graph.ops().count('AveragePool') == len(divides)
 
-    def test_dynamic(self, traced):
+    def test_dynamic(self, both):
         def function(x):
             return [F.adaptive_avg_pool2d(x, cells) for cells in (1, 2, 3, 6)]
 
-        graph = traced(function, [features(20, 16)], ['AdaptiveAvgPool2d'], [[2, 3]], dynamic=True)
+        graph = both(function, [features(20, 16)], ['AdaptiveAvgPool2d'], [[2, 3]], dynamic=True)
         assert graph.unknown == []
         for size in SIZES:
             graph.check(features(*size), atol=1e-5)
@@ -204,12 +204,12 @@ class TestAdaptiveMaxPool2d:
         graph.check(features(*size))
         graph.check(features(*size) - 10)
 
-    def test_dynamic(self, traced):
+    def test_dynamic(self, both):
         def function(x, y):
             return [F.adaptive_max_pool2d(x, (3, 2)), F.adaptive_max_pool2d(x, y.shape[2:])]
 
         args = [features(20, 16), features(7, 5)]
-        graph = traced(function, args, ['AdaptiveMaxPool2d'], [[2, 3], [2, 3]], dynamic=True)
+        graph = both(function, args, ['AdaptiveMaxPool2d'], [[2, 3], [2, 3]], dynamic=True)
         assert graph.unknown == []
         graph.check(features(45, 60), features(9, 13))
         graph.check(features(1, 7), features(2, 2))

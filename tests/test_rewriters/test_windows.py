@@ -43,3 +43,16 @@ def test_shifted_windows(traced, where, shift, dynamic):
     assert graph.unknown == []
     for size in ((9, 8), (8, 12), (3, 4), (4, 13)) if dynamic else (traced_at,):
         graph.check(noise(1, 2, 8, *size), atol=1e-5)
+
+
+def test_shifted_windows_by_torch_export(symbolic):
+    from mmdet.models.backbones.swin import ShiftWindowMSA
+
+    msa = ShiftWindowMSA(8, 2, window_size=4, shift_size=2).eval().requires_grad_(False)
+
+    def function(x):
+        return msa(x.flatten(2).transpose(1, 2), x.shape[2:])
+
+    graph = symbolic(function, [noise(0, 2, 8, 9, 10)], ['ShiftWindowMSA'], [[2, 3]], dynamic=True)
+    for size in ((9, 10), (8, 12), (3, 4)):
+        graph.check(noise(1, 2, 8, *size), atol=1e-5)

@@ -1,0 +1,203 @@
+"""The exporter through ``torch.export``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, fx, nn
+
+from ..errors import DISK_ERRORS, DeployError, ExportError, UnsupportedError
+from ..registry import EXPORTERS
+from .explain import explain
+from .torchscript import ExportedGraph
+from .tracing import ExportState, current_export
+
+NEEDS = (2, 9)
+"""Of torch: the first whose exporter takes sizes that depend on values and translations of operators."""
+
+
+@EXPORTERS.register_module()
+class TorchExportExporter:
+    """``torch.export`` and PyTorch's own translation of its graph to ONNX.
+
+    Tensors have no values while it runs: a branch of Python code on one stops it, by name, where the tracer of
+    :class:`~mmdeploy_lite.export.TorchScriptExporter` takes the branch that one image takes.
+
+    Args:
+        opset: of the default domain; 18 is the oldest that PyTorch translates to.
+
+    Raises:
+        UnsupportedError: torch is older than 2.9, or onnxscript is not installed.
+    """
+
+    symbolic = True
+
+    def __init__(self, opset: int = 18) -> None:
+        require('TorchExportExporter')
+        if opset < 18:
+            raise UnsupportedError(f'TorchExportExporter writes opset 18 or newer, not {opset}')
+        self.opset = opset
+
+    def export(
+        self,
+        wrapper: nn.Module,
+        args: Sequence[Tensor],
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        dynamic_axes: Mapping[str, Mapping[int, str]],
+    ) -> ExportedGraph:
+        """Export and translate.
+
+        Args:
+            wrapper: takes ``args``, returns the outputs in the order of ``output_names``.
+            args: the inputs to export with.
+            input_names: of the graph, in the order of ``args``.
+            output_names: of the graph.
+            dynamic_axes: per input and output name, the names of axes that are not fixed.
+
+        Raises:
+            ExportError: it failed; the message has its last words and the innermost line of the model's code.
+        """
+        from .symbolic_ops import translations
+
+        inputs = tuple(arg.clone() for arg in args)  # which axes are free is noted on them
+        shapes = free_axes(input_names, dynamic_axes)
+        with quiet(), torch.no_grad():
+            try:
+                with symbolic():
+                    program = torch.export.export(Positional(wrapper), inputs, dynamic_shapes=shapes, strict=False)
+                _refuse_limits(program, input_names)
+                modules = frozenset(_modules(program.graph))
+                result = torch.onnx.export(
+                    program,
+                    (),
+                    input_names=list(input_names),
+                    output_names=list(output_names),
+                    opset_version=self.opset,
+                    dynamo=True,
+                    optimize=False,
+                    verbose=False,
+                    custom_translation_table=translations(),
+                )
+                result.optimize()
+            except DeployError:
+                raise
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                    raise
+                raise ExportError(explain(error)) from error
+        model = result.model_proto
+        _name_axes(model.graph, dynamic_axes)
+        return ExportedGraph(model, [], modules)
+
+
+def _name_axes(graph: onnx.GraphProto, dynamic_axes: Mapping[str, Mapping[int, str]]) -> None:
+    """Names for the axes that are not fixed, and nothing of where the exporter ran, in place."""
+    for value in [*graph.input, *graph.output]:
+        for axis, name in dynamic_axes.get(value.name, {}).items():
+            value.type.tensor_type.shape.dim[axis].dim_param = name
+    for entry in [graph, *graph.node, *graph.input, *graph.output, *graph.initializer, *graph.value_info]:
+        del entry.metadata_props[:]
+    del graph.value_info[:]
+
+
+def _modules(graph: fx.Graph) -> Iterator[str]:
+    """Qualified names of the modules that operators come from, those of regions that are graphs of their own too."""
+    for node in graph.nodes:
+        for name, _ in node.meta.get('nn_module_stack', {}).values():
+            yield name.removeprefix('wrapper.')
+        inner = getattr(graph.owning_module, str(node.target), None) if node.op == 'get_attr' else None
+        if isinstance(inner, fx.GraphModule):
+            yield from _modules(inner.graph)
+
+
+def _refuse_limits(program: torch.export.ExportedProgram, input_names: Sequence[str]) -> None:
+    """A size that the model's code took for smaller than something is no free size: PyTorch notes it as a limit.
+
+    Raises:
+        ExportError: with the input and the limit.
+    """
+    places = [node for node in program.graph.nodes if node.op == 'placeholder'][-len(input_names) :]
+    for name, node in zip(input_names, places, strict=True):
+        for axis, size in enumerate(node.meta['val'].shape):
+            limits = program.range_constraints.get(getattr(getattr(size, 'node', None), 'expr', None))
+            if limits is not None and limits.upper < _NO_LIMIT:
+                raise ExportError(
+                    f'the code of the model makes axis {axis} of {name} at most {limits.upper}: somewhere it compares'
+                    ' a size that follows from it'
+                )
+
+
+_NO_LIMIT = 1 << 20
+
+
+def require(what: str) -> None:
+    """Whether ``torch.export`` can be used here.
+
+    Raises:
+        UnsupportedError: torch is older than 2.9, or onnxscript is not installed.
+    """
+    if tuple(int(part) for part in torch.__version__.split('.')[:2]) < NEEDS:
+        raise UnsupportedError(
+            f'{what} needs torch {".".join(map(str, NEEDS))} or newer, and this is {torch.__version__}; the exporter'
+            ' TorchScriptExporter does not'
+        )
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError(f'{what} needs onnxscript: pip install onnxscript ({error})') from error
+
+
+class Positional(nn.Module):
+    """A function of positional inputs whose names no signature tells: dynamic shapes go by their place."""
+
+    def __init__(self, wrapper: nn.Module) -> None:
+        super().__init__()
+        self.wrapper = wrapper
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.wrapper(*args)
+
+
+def free_axes(input_names: Sequence[str], dynamic_axes: Mapping[str, Mapping[int, str]]) -> Any:
+    """The axes that are not fixed, as ``torch.export`` takes them for :class:`Positional`; None without any."""
+    axes = tuple(dict.fromkeys(dynamic_axes.get(name, ()), torch.export.Dim.DYNAMIC) for name in input_names)
+    return (axes,) if any(axes) else None
+
+
+@contextlib.contextmanager
+def symbolic() -> Iterator[None]:
+    """What runs inside sees tensors without values; a size of one image is not taken for one of all."""
+    from torch.fx.experimental import _config
+
+    state = current_export() or ExportState()
+    state.symbolic = True
+    # what math.ceil asks a number for; as a rewriter of math.ceil itself it would fail PyTorch's own look at the graph
+    Tensor.__ceil__ = lambda number: torch.ceil(number).long()
+    try:
+        with _config.patch(backed_size_oblivious=True):
+            yield
+    finally:
+        del Tensor.__ceil__
+        state.symbolic = False
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporter's own chatter: where it fails it prints the whole graph so far."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    sink = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+        warnings.simplefilter('ignore')
+        try:
+            yield
+        finally:
+            logging.disable(before)

@@ -1,0 +1,70 @@
+"""Numbers of rows that values decide, under ``torch.export``: symbols that nobody knows while exporting.
+
+They are taken for two or more, see :data:`~mmdeploy_lite.export.shapes.SOME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from mmengine.structures import InstanceData
+from torch import Tensor
+
+from ..export.shapes import SOME, is_unknown
+from ..export.tracing import is_symbolic
+from ..registry import REWRITERS
+from ..rewriting import FunctionRewriter
+
+UNKNOWN = 99_991
+"""What ``len`` says of such a number: it cannot say a symbol. Fits no tensor."""
+
+
+@REWRITERS.register_module()
+class Length(FunctionRewriter):
+    """``len`` of a tensor: :data:`UNKNOWN`, so that what compares it with none goes on, and SplitOfOne knows it."""
+
+    target = 'torch.Tensor.__len__'
+    only = 'symbolic'
+
+    def __call__(self, origin: Callable, tensor: Tensor) -> int:
+        if is_symbolic() and tensor.dim() and is_unknown(tensor.shape[0]):
+            return UNKNOWN
+        return origin(tensor)
+
+
+@REWRITERS.register_module()
+class InstanceFields(FunctionRewriter):
+    """A field of as many rows; the original compares it with the others' by ``len``."""
+
+    target = (
+        'mmengine.structures.instance_data.InstanceData.__setattr__',
+        'mmengine.structures.instance_data.InstanceData.__setitem__',
+    )
+    only = 'symbolic'
+
+    def __call__(self, origin: Callable, data: Any, name: str, value: Any) -> None:
+        if is_symbolic() and isinstance(value, Tensor):
+            super(InstanceData, data).__setattr__(name, value)
+        else:
+            origin(data, name, value)
+
+
+@REWRITERS.register_module()
+class Nonzero(FunctionRewriter):
+    """As many rows as there are, and some: the libraries return early for none, and ``squeeze`` drops the axis of one.
+
+    An index by a mask, ``x[mask]``, asks for them too.
+    """
+
+    target = ('torch.nonzero', 'torch.Tensor.nonzero')
+    only = 'symbolic'
+
+    def __call__(self, origin: Callable, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        rows = origin(input, *args, **kwargs)
+        if is_symbolic():
+            count = (rows[0] if isinstance(rows, tuple) else rows).shape[0]
+            if is_unknown(count):
+                torch._check(count >= SOME)
+        return rows

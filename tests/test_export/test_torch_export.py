@@ -1,0 +1,173 @@
+"""The exporter through torch.export, and the audit by its draft mode."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from mmdeploy_lite.errors import ExportError, UnsupportedError
+from mmdeploy_lite.export import ExportState, TorchExportExporter, exporting
+from mmdeploy_lite.export.draft import value_branches
+from mmdeploy_lite.export.scopes import ScopeRecorder, lost_modules
+from mmdeploy_lite.export.tracing import is_symbolic
+
+AXES = {'image': {2: 'height', 3: 'width'}}
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def export(what, *args, axes=AXES, names=('image', 'scale_factor')):
+    module = what if isinstance(what, nn.Module) else Function(what)
+    with exporting(ExportState(dynamic=bool(axes))):
+        return TorchExportExporter().export(module.eval(), args, names[: len(args)], ['out'], axes)
+
+
+def run(graph, **inputs):
+    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=['CPUExecutionProvider'])
+    return session.run(None, {name: value.numpy() for name, value in inputs.items()})[0]
+
+
+@pytest.fixture
+def image():
+    return torch.rand(1, 3, 8, 12, generator=torch.Generator().manual_seed(0))
+
+
+def test_any_size_from_one_graph(image):
+    graph = export(lambda x, factor: x.sum((2, 3)) * factor + x.shape[2], image, torch.tensor([[2.0]]))
+    assert [(entry.domain, entry.version) for entry in graph.model.opset_import if not entry.domain] == [('', 18)]
+    dims = [dim.dim_param or dim.dim_value for dim in graph.model.graph.input[0].type.tensor_type.shape.dim]
+    assert dims == [1, 3, 'height', 'width'] and graph.model.graph.output[0].name == 'out'
+    for size in ((8, 12), (5, 7), (1, 1)):
+        x = torch.rand(1, 3, *size)
+        wanted = x.sum((2, 3)) * 2 + size[0]
+        np.testing.assert_allclose(run(graph, image=x, scale_factor=torch.tensor([[2.0]])), wanted, rtol=1e-5)
+
+
+def test_says_nothing_of_its_own_and_nothing_of_where_it_ran(image, capfd, caplog):
+    with caplog.at_level(logging.INFO):
+        graph = export(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).requires_grad_(False), image)
+        with pytest.raises(ExportError):
+            export(lambda x: x + (1 if x.sum() > 0 else 2), image)
+    assert capfd.readouterr() == ('', '') and not caplog.records
+    assert logging.root.manager.disable == logging.NOTSET
+    assert not is_symbolic() and not hasattr(torch.Tensor, '__ceil__')
+    assert __file__ not in str(graph.model) and 'torch/' not in str(graph.model)
+
+
+def test_a_branch_on_a_value_stops_it_by_name(image, code):
+    module = code("""
+        def forward(x):
+            if x.sum() > 0:
+                return x
+            return x + 1
+    """)
+    with pytest.raises(ExportError, match=r'user_code.py:4') as error:
+        export(module.forward, image)
+    assert "target = 'user_code.forward'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    'function',
+    [
+        lambda x: x + (1 if x.shape[2] < 100 else 2),  # a limit
+        lambda x: x.reshape(3, operator.index(x.shape[2]), 12),  # a number
+    ],
+)
+def test_a_size_that_is_compared_or_made_a_number_is_told(image, function):
+    with pytest.raises(ExportError):
+        export(function, image)
+    export(function, image, axes={})
+
+
+def test_math_ceil_of_a_value_is_one(image):
+    import math
+
+    graph = export(lambda x: torch.arange(math.ceil(x.sum() * 10)), image, axes={})
+    for factor in (1, 3):
+        x = image * factor
+        assert len(run(graph, image=x)) == math.ceil(float(x.sum() * 10))
+
+
+def test_modules_that_are_in_the_graph(image):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)])
+            self.frozen = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.layers[1](self.layers[0](x)) + self.constant
+
+    network = Network().eval().requires_grad_(False)
+    network.constant = network.frozen(torch.ones(2)).sum()
+    recorder = ScopeRecorder(network)
+    with recorder:
+        graph = export(network, image)
+        network.frozen(torch.ones(2))
+    assert {'layers.0', 'layers.1'} <= graph.modules
+    assert lost_modules(recorder, graph.model, graph.modules) == [network.frozen]
+
+
+def test_what_it_needs(monkeypatch):
+    with pytest.raises(UnsupportedError, match='opset 18 or newer, not 17'):
+        TorchExportExporter(opset=17)
+    monkeypatch.setitem(sys.modules, 'onnxscript', None)
+    with pytest.raises(UnsupportedError, match='pip install onnxscript'):
+        TorchExportExporter()
+    monkeypatch.setattr(torch, '__version__', '2.8.1+cpu')
+    with pytest.raises(UnsupportedError, match=r'needs torch 2\.9 or newer, and this is 2\.8\.1'):
+        TorchExportExporter()
+
+
+class TestAudit:
+    class Task:
+        batch_size, pastes, input_names = 1, True, ['image']
+
+        def __init__(self, function):
+            self.function = function
+
+        def wrapper(self):
+            return Function(self.function)
+
+        def feeds(self, samples):
+            return {'image': np.stack(samples)}
+
+    def test_every_line_once_and_what_this_image_takes(self, code):
+        module = code("""
+            def forward(x):
+                if x.sum() > 1:
+                    x = x * 2
+                for step in range(2):
+                    if not (x > 0).all():
+                        x = x + 1
+                return x[: int(x[0, 0, 0, 0])]
+        """)
+        found = value_branches(self.Task(module.forward), np.full((3, 8, 9), 0.25, np.float32), {})
+        assert [(branch.lineno, branch.function) for branch in found] == [
+            (4, 'forward'),
+            (7, 'forward'),
+            (9, 'forward'),
+        ]
+        assert (found[0].code, found[0].taken, found[1].taken) == ('if x.sum() > 1:', 'True', 'True')
+        assert f'{module.__file__}:4 in forward' in str(found[0])
+
+    def test_none_where_there_is_none(self):
+        assert value_branches(self.Task(lambda x: torch.where(x > 1, x, -x)), np.ones((3, 8, 9), np.float32), {}) == []
+
+    def test_what_cannot_be_followed(self):
+        with pytest.raises(ExportError, match='the audit could not follow the model'):
+            value_branches(self.Task(lambda x: x @ x.new_zeros(7, 7)), np.ones((3, 8, 9), np.float32), {})

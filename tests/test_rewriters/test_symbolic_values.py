@@ -1,0 +1,58 @@
+"""What stands for numbers of rows that values decide, while torch.export runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mmengine.structures import InstanceData
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+from mmdeploy_lite.errors import ExportError
+
+
+def above(x):
+    return torch.nonzero(x > 0)
+
+
+@pytest.mark.parametrize(
+    'function',
+    [
+        lambda x: x[:0] if len(above(x)) == 0 else x[above(x)[:, 0]],
+        lambda x: x[x > 0] if x[x > 0].shape[0] != 1 else x[:1],
+        lambda x: x[(x > 0).nonzero(as_tuple=True)[0]],
+        lambda x: x[above(x)].squeeze(1),
+        lambda x: torch.stack([x, x], dim=1)[x > 0],
+    ],
+)
+def test_nothing_is_decided_by_the_image_at_hand(symbolic, function):
+    graph = symbolic(function, [torch.tensor([1.0, -1, 2, 3])], ['Squeeze'], [[0]])
+    for values in ([1.0, -1, 2, 3], [-1.0, 2], [2.0], [3.0, 1, 4, 1, 5, 9]):
+        got, wanted = graph.run(torch.tensor(values))[0], torch.tensor(values)[torch.tensor(values) > 0]
+        assert got.shape[0] == len(wanted) and (got.reshape(len(wanted), -1)[:, 0] == wanted.numpy()).all()
+    assert len(graph.run(torch.tensor([-1.0, -2]))[0]) == 0
+
+
+def test_fields_of_results(symbolic):
+    def function(scores):
+        results = InstanceData(scores=scores[scores > 0])
+        results.doubled = results.scores * 2
+        results['labels'] = results.scores.long()
+        results = results[results.scores > 1]
+        return results.doubled, results.labels
+
+    graph = symbolic(function, [torch.tensor([0.5, 1.5, -1, 3])], [], [[0]])
+    for values in ([0.5, 1.5, -1, 3], [2.5], [0.5, -3]):
+        graph.check(torch.tensor(values))
+    # without an export they are compared as ever
+    with graph.context(), pytest.raises(AssertionError, match='not consistent'):
+        InstanceData(scores=torch.ones(3)).labels = torch.ones(2)
+
+
+def test_a_length_that_goes_anywhere_else_fits_nothing(symbolic):
+    """An error while exporting, or of every run: no wrong answer."""
+    try:
+        graph = symbolic(lambda x: x[x > 0] + torch.arange(len(x[x > 0])), [torch.tensor([1.0, -1, 2, 3])], [], [[0]])
+    except ExportError:
+        return
+    with pytest.raises(Fail, match='broadcast'):
+        graph.run(torch.tensor([1.0, 2]))
