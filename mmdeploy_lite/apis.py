@@ -21,12 +21,14 @@ from .precision.report import PrecisionReport
 from .precision.scheme import Scheme
 from .prepare import Prepared, prepare
 from .progress import Stages
-from .registry import BACKENDS
+from .registry import BACKENDS, REWRITERS
+from .rewriting import build_rewriters
 from .tasks import BaseTask, Sample
 from .workdir import Staging, disk_errors, put_in_place
 
 if TYPE_CHECKING:
     from .evaluation import Evaluation
+    from .export.draft import Branch
 
 
 @dataclass
@@ -234,6 +236,27 @@ def _shown(sample: Sample) -> np.ndarray:
     """The image as the pipeline leaves it, for answers in its pixels."""
     image = sample.inputs.float().numpy().transpose(1, 2, 0)
     return np.ascontiguousarray(np.clip(image, 0, 255).astype(np.uint8))
+
+
+def audit(config: str | Path, checkpoint: str | Path, image: str | Path, **options: Any) -> list[Branch]:
+    """The branches of Python code on values that are left in a model with its rewriters in place.
+
+    Each is frozen in a file as the traced image takes it, where the tracer does not notice.
+
+    Args:
+        config: see :func:`deploy`.
+        checkpoint: see :func:`deploy`.
+        image: one image file.
+        **options: the other arguments of :func:`deploy`.
+
+    Raises:
+        DeployError: see :func:`deploy`; or torch is older than 2.9, or cannot follow the model.
+    """
+    from .export.draft import value_branches
+
+    prepared = prepare(config, checkpoint, **options)
+    sample = prepared.task.prepare(Path(image).name, check_image(image))
+    return value_branches(prepared.task, sample, build_rewriters(prepared.settings.rewriters, REWRITERS))
 
 
 def benchmark(

@@ -118,6 +118,11 @@ def options_action() -> type[argparse.Action]:
 def add_deploy_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``deploy``."""
     add_model_arguments(parser)
+    parser.add_argument(
+        '--audit',
+        action='store_true',
+        help="first list every branch of the model's Python code on a value, with file and line; needs torch 2.9",
+    )
     parser.set_defaults(function=deploy_command)
 
 
@@ -128,6 +133,8 @@ def deploy_command(args: argparse.Namespace) -> int:
     from .progress import Stages
 
     console = Console(file=sys.stdout)  # this very one: what the metrics print is caught
+    if args.audit:
+        print_audit(args, console)
     with Stages(console) as stages, quiet_libraries():
         with stages.stage('import'):
             from .apis import deploy
@@ -165,6 +172,20 @@ def deploy_command(args: argparse.Namespace) -> int:
         named = f'{args.config} {args.checkpoint} {args.images[0]}'
         console.print(f'next: mmdeploy-lite benchmark {named} --onnx {result.path}', highlight=False, soft_wrap=True)
     return 0 if result.accepted else 1
+
+
+def print_audit(args: argparse.Namespace, console: Any) -> None:
+    """What :func:`mmdeploy_lite.apis.audit` finds, before anything is exported: the export may stop at it."""
+    from .progress import Stages
+
+    with Stages(console) as stages, quiet_libraries(), stages.stage('audit'):
+        from .apis import audit
+
+        found = audit(args.config, args.checkpoint, args.images[0], shape=_shape(args.shape), **_options(args))
+    said = f"branches on a value in the model's code: {len(found) or 'none'}"
+    console.print(said + ', each frozen as this image takes it' * bool(found), highlight=False)
+    for branch in found:
+        console.print(f'  {branch}', highlight=False, markup=False, soft_wrap=True)
 
 
 def add_infer_arguments(parser: argparse.ArgumentParser) -> None:

@@ -58,6 +58,16 @@ class TestDeploy:
         assert 'image 1x3x64x96 uint8' in out and 'ori_shape' not in out
         assert 'model.unequal.onnx' not in files(work_dir)
 
+    def test_second_exporter_and_audit(self, inputs, work_dir, capsys):
+        options = ['deploy.exporter.type=TorchExportExporter']
+        assert run(work_dir, *inputs.segmentor, inputs.image, '--audit', '--cfg-options', *options) == 0
+        out = capsys.readouterr().out.replace('\n', '')
+        assert "branches on a value in the model's code: none" in out
+        assert 'opset 18' in out and 'image 1x3xheightxwidth float32' in out
+        options = ['deploy.exporter.type=TorchExportExporter', 'deploy.exporter.opset=17']
+        assert run(work_dir, *inputs.segmentor, inputs.image, '--cfg-options', *options) == 2
+        assert 'opset 18 or newer, not 17' in capsys.readouterr().err
+
     def test_not_equal_is_exit_1_and_another_name(self, inputs, work_dir, capsys, monkeypatch):
         from mmdeploy_lite.rewriters.mmseg_segmentors import Resize
 
