@@ -97,8 +97,9 @@ def _export(config: str, scale: tuple[int, int], exporter: str) -> dict[str, Any
         images = {
             'landscape': scene(11, height, width),
             'portrait': scene(12, width, height),
-            # a whole number of the coarsest cells: some segmentors run at no other size
-            'other': scene(13, height, round(width * 0.9 / 32) * 32),
+            # a whole number of the coarsest cells: some segmentors run at no other size, and some that slide at none
+            # smaller than their window
+            'other': scene(13, height, round(width * (1.1 if getattr(model.task, 'slides', False) else 0.9) / 32) * 32),
             'empty': empty(height, width),
         }
         samples = model.samples(images)
