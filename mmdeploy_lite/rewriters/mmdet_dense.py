@@ -204,36 +204,3 @@ class RPNPreselect(FunctionRewriter):
         scores = cls_score[:, 0].sigmoid() if head.use_sigmoid_cls else cls_score.softmax(-1)[:, 0]
         _, inds = top_k(scores, nms_pre)
         return cls_score[inds].t()[..., None], bbox_pred[inds].t()[..., None], priors[inds]
-
-
-class _KeepAll:
-    """A threshold whose comparison with scores keeps all of them, by a slice instead of a boolean index."""
-
-    def __le__(self, scores: Tensor) -> slice:
-        return slice(None)
-
-
-@REWRITERS.register_module()
-class YOLOXPredict(FunctionRewriter):
-    """Keeps every prior until NMS; the original's boolean index by ``score_thr`` traces to NonZero, and to nothing on
-    an empty image.
-    """
-
-    target = 'mmdet.models.dense_heads.yolox_head.YOLOXHead.predict_by_feat'
-
-    def __call__(self, origin: Callable, head: Any, *args: Any, cfg: Any = None, **kwargs: Any) -> Any:
-        cfg = copy.deepcopy(head.test_cfg if cfg is None else cfg)
-        cfg.kept_score_thr, cfg.score_thr = cfg.score_thr, _KeepAll()
-        return origin(head, *args, cfg=cfg, **kwargs)
-
-
-@REWRITERS.register_module()
-class YOLOXPostProcess(FunctionRewriter):
-    """Gives the priors under ``score_thr`` that :class:`YOLOXPredict` kept the score REJECTED."""
-
-    target = 'mmdet.models.dense_heads.yolox_head.YOLOXHead._bbox_post_process'
-
-    def __call__(self, origin: Callable, head: Any, results: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
-        if 'kept_score_thr' in cfg:
-            results.scores = reject(results.scores, results.scores >= cfg.kept_score_thr)
-        return origin(head, results, cfg, *args, **kwargs)

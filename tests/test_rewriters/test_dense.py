@@ -10,8 +10,9 @@ from mmengine.structures import InstanceData
 from scipy.optimize import linear_sum_assignment
 
 from mmdeploy_lite.export import ExportState, exporting
-from mmdeploy_lite.rewriters.mmdet_dense import BBoxPostProcess, YOLOXPredict
-from mmdeploy_lite.rewriting import RewriteContext
+from mmdeploy_lite.registry import REWRITERS
+from mmdeploy_lite.rewriters.mmdet_dense import BBoxPostProcess
+from mmdeploy_lite.rewriting import RewriteContext, build_rewriters
 
 NMS = dict(type='nms', iou_threshold=0.5)
 BASE = ['BatchedNMS', 'ScaleBoxes', 'NotInOnnxExport', 'Squeeze']
@@ -217,7 +218,7 @@ def predict_yolox(head):
     return function
 
 
-YOLOX = ['YOLOXPredict', 'YOLOXPostProcess', *BASE]
+YOLOX = ['YOLOXPredict', 'YOLOXMax', 'YOLOXPostProcess', *BASE]
 SCALE = torch.tensor([[2.0, 0.5]])
 
 
@@ -249,10 +250,8 @@ class TestYOLOX:
         outputs = [torch.zeros(1, channels, *size) for channels in (3, 4, 1) for size in SIZES]  # every score is 0.25
         expected = predict_yolox(head)(SCALE, *outputs)
         assert len(expected[0]) > 0
-        from mmdeploy_lite.rewriters.mmdet_dense import YOLOXPostProcess
-
-        with RewriteContext({'predict': YOLOXPredict(), 'post': YOLOXPostProcess()}):
+        rewriters = build_rewriters({name: {'type': name} for name in YOLOX}, REWRITERS)
+        with RewriteContext(rewriters):
             answer = predict_yolox(head)(SCALE, *outputs)
-        # mmcv itself drops what is rejected only with the NMS rewriter; here nothing is rejected
-        assert torch.equal(answer[1], expected[1])
-        assert head.test_cfg.score_thr == 0.25 and 'kept_score_thr' not in head.test_cfg
+        assert torch.equal(answer[1], expected[1]) and torch.equal(answer[2], expected[2])
+        assert head.test_cfg.score_thr == 0.25 and 'one_too_many' not in head.test_cfg
