@@ -119,7 +119,8 @@ def _modules(graph: fx.Graph) -> Iterator[str]:
 
 
 def _refuse_limits(program: torch.export.ExportedProgram, input_names: Sequence[str]) -> None:
-    """A size that the model's code took for smaller than something is no free size: PyTorch notes it as a limit.
+    """A size that the model's code compared with something is no free size: PyTorch notes it as a limit, and the graph
+    is wrong beyond it.
 
     Raises:
         ExportError: with the input and the limit.
@@ -128,14 +129,16 @@ def _refuse_limits(program: torch.export.ExportedProgram, input_names: Sequence[
     for name, node in zip(input_names, places, strict=True):
         for axis, size in enumerate(node.meta['val'].shape):
             limits = program.range_constraints.get(getattr(getattr(size, 'node', None), 'expr', None))
-            if limits is not None and limits.upper < _NO_LIMIT:
+            if limits is not None and (limits.upper < _MOST or limits.lower > _LEAST):
+                limit = f'most {limits.upper}' if limits.upper < _MOST else f'least {limits.lower}'
                 raise ExportError(
-                    f'the code of the model makes axis {axis} of {name} at most {limits.upper}: somewhere it compares'
-                    ' a size that follows from it'
+                    f'the code of the model makes axis {axis} of {name} at {limit}: somewhere it compares a size that'
+                    ' follows from it'
                 )
 
 
-_NO_LIMIT = 1 << 20
+_LEAST, _MOST = 64, 1 << 20
+"""Pixels. Networks of stride 32 ask whether their coarsest map has more than one cell."""
 
 
 def require(what: str) -> None:

@@ -83,7 +83,8 @@ def test_a_branch_on_a_value_stops_it_by_name(image, code):
 @pytest.mark.parametrize(
     'function',
     [
-        lambda x: x + (1 if x.shape[2] < 100 else 2),  # a limit
+        lambda x: x + (1 if x.shape[2] < 100 else 2),  # at most 99
+        lambda x: x + (1 if x.shape[3] * 20 > 2000 else 2),  # and at most 100
         lambda x: x.reshape(3, operator.index(x.shape[2]), 12),  # a number
     ],
 )
@@ -91,6 +92,13 @@ def test_a_size_that_is_compared_or_made_a_number_is_told(image, function):
     with pytest.raises(ExportError):
         export(function, image)
     export(function, image, axes={})
+
+
+def test_a_size_that_is_at_least_something_is_told():
+    large = torch.rand(1, 3, 120, 130)
+    with pytest.raises(ExportError, match='axis 2 of image at least 101'):
+        export(lambda x: x + (1 if x.shape[2] > 100 else 2), large)
+    export(lambda x: x + (1 if x.shape[2] > 32 else 2), large)
 
 
 def test_math_ceil_of_a_value_is_one(image):
