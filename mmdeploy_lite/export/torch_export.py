@@ -7,6 +7,8 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 import onnx
@@ -16,7 +18,7 @@ from torch import Tensor, fx, nn
 from ..errors import DISK_ERRORS, DeployError, ExportError, UnsupportedError
 from ..registry import EXPORTERS
 from .explain import explain
-from .torchscript import ExportedGraph
+from .torchscript import ExportedGraph, TracedWarning
 from .tracing import ExportState, current_export
 
 NEEDS = (2, 9)
@@ -95,7 +97,31 @@ class TorchExportExporter:
                 raise ExportError(explain(error)) from error
         model = result.model_proto
         _name_axes(model.graph, dynamic_axes)
-        return ExportedGraph(model, [], modules)
+        return ExportedGraph(model, list(_comparisons(program)), modules)
+
+
+def _comparisons(program: torch.export.ExportedProgram) -> Iterator[TracedWarning]:
+    """Where the model's code compared sizes that are free: the branch is frozen as it falls for this image.
+
+    PyTorch keeps each such comparison as a guard, and leaves it to whoever runs the graph. What its own operators ask
+    (that a kernel fits, that concatenated maps are of one size) is an error in PyTorch too, and whether there is
+    anything at all is so for every image.
+    """
+    own = str(Path(torch.__file__).parent)
+    values = (node.meta.get('val') for node in program.graph.nodes)
+    mode = next((value.fake_mode for value in values if hasattr(value, 'fake_mode')), None)
+    for guard in getattr(getattr(mode, 'shape_env', None), 'guards', ()):
+        place = guard.sloc.framework_loc
+        known = isinstance(place, FrameSummary)
+        if known and place.filename.startswith(own) or _is_of_any(guard.expr):
+            continue
+        filename, line = (place.filename, place.lineno or 0) if known else ('', 0)
+        yield TracedWarning(filename, line, f'sizes are compared: {guard.expr}')
+
+
+def _is_of_any(condition: Any) -> bool:
+    """Whether a condition on sizes only says that there is something: a number that is not, or above, zero."""
+    return condition.is_Relational and condition.rel_op in ('!=', '>') and condition.rhs == 0
 
 
 def _name_axes(graph: onnx.GraphProto, dynamic_axes: Mapping[str, Mapping[int, str]]) -> None:

@@ -101,6 +101,22 @@ def test_a_size_that_is_at_least_something_is_told():
     export(lambda x: x + (1 if x.shape[2] > 32 else 2), large)
 
 
+def test_comparisons_of_sizes_are_told_with_their_line(image, code):
+    module = code("""
+        def forward(x):
+            if x.shape[2] % 8 == 0:
+                x = x + 1
+            if x.shape[2] == x.shape[3] - 4:
+                x = x + 2
+            if x.shape[2] * x.shape[3] == 0 or x.numel() > 0:
+                return torch.cat([x, x[:, :, : x.shape[2]]], dim=1)
+    """)
+    graph = export(module.forward, image)
+    assert {(item.filename, item.lineno) for item in graph.warnings} == {(module.__file__, 4), (module.__file__, 6)}
+    assert 'sizes are compared: ' in graph.warnings[0].message
+    assert export(module.forward, image, axes={}).warnings == []
+
+
 def test_math_ceil_of_a_value_is_one(image):
     import math
 
