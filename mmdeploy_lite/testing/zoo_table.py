@@ -64,9 +64,8 @@ def _second_exporter(entries: Sequence[dict[str, Any]]) -> list[str]:
         other = entry[SECOND]
         note = str(other.get('note', '')).replace('\n', ' ').replace('|', '/')[:300]
         sizes = {True: 'dynamic', False: 'fixed', None: ''}[other.get('dynamic')]
-        numbers = [
-            f'{other[key]} ({entry.get(key, "-")})' if key in other else '' for key in ('nodes', 'export_seconds')
-        ]
+        beside = {**entry, 'nodes': other.get('tracer_nodes', entry.get('nodes', '-'))}  # of the very same run
+        numbers = [f'{other[key]} ({beside[key]})' if key in other else '' for key in ('nodes', 'export_seconds')]
         cells = [_name(entry), other['status'], *numbers, str(other.get('tracer_ratio', '')), sizes, note]
         lines.append(f'| {" | ".join(cells)} |')
     return [*lines, '']
