@@ -69,7 +69,7 @@ def build_graph(
         AuditError: the graph is not what was traced. All that is wrong is named.
         DeployError: see the exporter and the rewriters.
     """
-    rewriters = of_exporter(rewriters, exporter.symbolic)
+    rewriters = of_exporter(rewriters, getattr(exporter, 'symbolic', False))  # one of the user's own may not say
     for rewriter in rewriters.values():
         rewriter.check(task.model)
     wrapper = task.wrapper().eval()

@@ -69,7 +69,7 @@ class Traced:
             names = ('InstanceFields', 'Length', 'Nonzero', 'NewTensor')
             always = {name: {'type': name} for name in names}
             self.rewriters |= build_rewriters(always, REWRITERS)
-            self.rewriters = of_exporter(self.rewriters, True)
+        self.rewriters = of_exporter(self.rewriters, self.exporter.symbolic)
 
         class Wrapper(nn.Module):
             def forward(self, *args: Tensor) -> Any:
