@@ -8,7 +8,6 @@ deploy = dict(
         rpn_post_process=dict(type='RPNPostProcess'),
         rpn_preselect=dict(type='RPNPreselect'),
         yolox_predict=dict(type='YOLOXPredict'),
-        yolox_max=dict(type='YOLOXMax'),
         yolox_post_process=dict(type='YOLOXPostProcess'),
         delta2bbox=dict(type='Delta2BBox'),
         distance2bbox=dict(type='Distance2BBox'),

@@ -23,7 +23,7 @@ from ..export.preprocess import InGraphPreprocess
 from ..export.torchscript import TorchScriptExporter
 from ..export.tracing import ExportState, exporting
 from ..registry import REWRITERS
-from ..rewriting import RewriteContext, build_rewriters
+from ..rewriting import RewriteContext, build_rewriters, of_exporter
 from ..tasks import BaseTask, Sample
 from .bare import BareNetwork
 from .files import file_runner
@@ -153,7 +153,8 @@ def export_bare(task: BaseTask, sample: Sample, path: Path, rewriters: Mapping[s
     """
     wrapper = BareNetwork(task.model, InGraphPreprocess(task.preprocess_spec), task.rescale).eval()
     image = torch.from_numpy(task.feeds([sample])['image'])
-    with RewriteContext(build_rewriters(rewriters, REWRITERS)), exporting(ExportState()), torch.no_grad():
+    taken = of_exporter(build_rewriters(rewriters, REWRITERS), TorchScriptExporter.symbolic)
+    with RewriteContext(taken), exporting(ExportState()), torch.no_grad():
         try:
             count = len(wrapper(image))
         except (AttributeError, TypeError) as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError
-from .torchscript import TracedWarning
+from .exporter import TracedWarning
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import AuditError, NothingDetectedError
-from ..rewriting import FunctionRewriter, RewriteContext
+from ..rewriting import FunctionRewriter, RewriteContext, of_exporter
 from .allowed import AllowedLine, describe_place, unknown_places
 from .audit import foreign_operators, invalid_model, lost_inputs, sizes_from_values
 from .batch import over_images
@@ -129,12 +129,6 @@ def build_graph(
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
     targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
     return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)
-
-
-def of_exporter(rewriters: Mapping[str, FunctionRewriter], symbolic: bool) -> dict[str, FunctionRewriter]:
-    """Those that an exporter takes."""
-    other = 'tracing' if symbolic else 'symbolic'
-    return {key: rewriter for key, rewriter in rewriters.items() if rewriter.only != other}
 
 
 def _needed(task: Any) -> list[str]:

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from ..errors import ExportError
-from ..rewriting import FunctionRewriter, RewriteContext
-from .build import of_exporter
+from ..rewriting import FunctionRewriter, RewriteContext, of_exporter
 from .explain import explain, function_at
-from .torch_export import Positional, free_axes, quiet, require, symbolic
+from .torch_export import quiet, require, symbolic
 from .tracing import ExportState, exporting
 
 
@@ -43,16 +42,13 @@ class Branch:
         return f'{self.filename}:{self.lineno} in {self.function}\n    {self.code}    [the value here: {self.taken}]'
 
 
-def value_branches(
-    task: Any, sample: Any, rewriters: Mapping[str, FunctionRewriter], dynamic: bool = False
-) -> list[Branch]:
+def value_branches(task: Any, sample: Any, rewriters: Mapping[str, FunctionRewriter]) -> list[Branch]:
     """The branches on values that are left in a wrapped model with its rewriters in place.
 
     Args:
         task: a :class:`mmdeploy_lite.tasks.BaseTask`.
         sample: an image.
         rewriters: by key.
-        dynamic: height and width are not fixed.
 
     Returns:
         In the order in which they were met, each line once.
@@ -67,12 +63,11 @@ def value_branches(
     rewriters = of_exporter(rewriters, symbolic=True)
     wrapper = task.wrapper().eval()
     args = tuple(torch.from_numpy(value) for value in task.feeds([sample] * task.batch_size).values())
-    shapes = free_axes(task.input_names, {'image': {2: 'height', 3: 'width'}} if dynamic else {})
-    state = ExportState(dynamic=dynamic, pastes=task.pastes)
+    state = ExportState(pastes=task.pastes)
     with RewriteContext(rewriters), exporting(state), quiet(), torch.no_grad():
         try:
             with symbolic():
-                program = torch.export.draft_export(Positional(wrapper), args, dynamic_shapes=shapes, strict=False)
+                program = torch.export.draft_export(wrapper, args, strict=False)
         except Exception as error:
             raise ExportError(f'the audit could not follow the model: {explain(error)}') from error
     return list(dict.fromkeys(_branches(program._report)))

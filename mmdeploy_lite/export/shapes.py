@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .tracing import current_export, is_symbolic
 
@@ -20,6 +19,8 @@ SOME = 2
 def tracing_paused() -> Iterator[None]:
     """What runs inside is not recorded, and sizes are Python ints there; what it makes is a constant of the graph."""
     if is_symbolic():
+        from torch.utils._python_dispatch import _disable_current_modes
+
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             yield
         return

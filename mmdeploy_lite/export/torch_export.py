@@ -15,10 +15,9 @@ import onnx
 import torch
 from torch import Tensor, fx, nn
 
-from ..errors import DISK_ERRORS, DeployError, ExportError, UnsupportedError
+from ..errors import ExportError, UnsupportedError
 from ..registry import EXPORTERS
-from .explain import explain
-from .torchscript import ExportedGraph, TracedWarning
+from .exporter import ExportedGraph, Exporter, TracedWarning, explained
 from .tracing import ExportState, current_export
 
 NEEDS = (2, 9)
@@ -26,7 +25,7 @@ NEEDS = (2, 9)
 
 
 @EXPORTERS.register_module()
-class TorchExportExporter:
+class TorchExportExporter(Exporter):
     """``torch.export`` and PyTorch's own translation of its graph to ONNX.
 
     Tensors have no values while it runs: a branch of Python code on one stops it, by name, where the tracer of
@@ -55,46 +54,28 @@ class TorchExportExporter:
         output_names: Sequence[str],
         dynamic_axes: Mapping[str, Mapping[int, str]],
     ) -> ExportedGraph:
-        """Export and translate.
-
-        Args:
-            wrapper: takes ``args``, returns the outputs in the order of ``output_names``.
-            args: the inputs to export with.
-            input_names: of the graph, in the order of ``args``.
-            output_names: of the graph.
-            dynamic_axes: per input and output name, the names of axes that are not fixed.
-
-        Raises:
-            ExportError: it failed; the message has its last words and the innermost line of the model's code.
-        """
+        """Export and translate, see :meth:`Exporter.export`."""
         from .symbolic_ops import translations
 
         inputs = tuple(arg.clone() for arg in args)  # which axes are free is noted on them
-        shapes = free_axes(input_names, dynamic_axes)
-        with quiet(), torch.no_grad():
-            try:
-                with symbolic():
-                    program = torch.export.export(Positional(wrapper), inputs, dynamic_shapes=shapes, strict=False)
-                _refuse_limits(program, input_names)
-                modules = frozenset(_modules(program.graph))
-                result = torch.onnx.export(
-                    program,
-                    (),
-                    input_names=list(input_names),
-                    output_names=list(output_names),
-                    opset_version=self.opset,
-                    dynamo=True,
-                    optimize=False,
-                    verbose=False,
-                    custom_translation_table=translations(),
-                )
-                result.optimize()
-            except DeployError:
-                raise
-            except Exception as error:
-                if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-                    raise
-                raise ExportError(explain(error)) from error
+        shapes = _free_axes(input_names, dynamic_axes)
+        with quiet(), torch.no_grad(), explained():
+            with symbolic():
+                program = torch.export.export(_Positional(wrapper), inputs, dynamic_shapes=shapes, strict=False)
+            _refuse_limits(program, input_names)
+            modules = frozenset(_modules(program.graph))
+            result = torch.onnx.export(
+                program,
+                (),
+                input_names=list(input_names),
+                output_names=list(output_names),
+                opset_version=self.opset,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                custom_translation_table=translations(),
+            )
+            result.optimize()
         model = result.model_proto
         _name_axes(model.graph, dynamic_axes)
         return ExportedGraph(model, list(_comparisons(program)), modules)
@@ -184,7 +165,7 @@ def require(what: str) -> None:
         raise UnsupportedError(f'{what} needs onnxscript: pip install onnxscript ({error})') from error
 
 
-class Positional(nn.Module):
+class _Positional(nn.Module):
     """A function of positional inputs whose names no signature tells: dynamic shapes go by their place."""
 
     def __init__(self, wrapper: nn.Module) -> None:
@@ -195,8 +176,8 @@ class Positional(nn.Module):
         return self.wrapper(*args)
 
 
-def free_axes(input_names: Sequence[str], dynamic_axes: Mapping[str, Mapping[int, str]]) -> Any:
-    """The axes that are not fixed, as ``torch.export`` takes them for :class:`Positional`; None without any."""
+def _free_axes(input_names: Sequence[str], dynamic_axes: Mapping[str, Mapping[int, str]]) -> Any:
+    """The axes that are not fixed, as ``torch.export`` takes them for :class:`_Positional`; None without any."""
     axes = tuple(dict.fromkeys(dynamic_axes.get(name, ()), torch.export.Dim.DYNAMIC) for name in input_names)
     return (axes,) if any(axes) else None
 

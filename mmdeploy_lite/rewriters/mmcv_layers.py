@@ -86,9 +86,8 @@ class MergeCellResize(FunctionRewriter):
             return x
         if here < there:
             return F.interpolate(x, size=tuple(size), mode=cell.upsample_mode)
-        counts = [
-            axis_size(x, axis) for axis in (2, 3)
-        ]  # before the exporter takes sizes of what was made of it for known
+        # before the exporter takes sizes of what was made of it for known
+        counts = [axis_size(x, axis) for axis in (2, 3)]
         for axis, count, cells in zip((2, 3), counts, size, strict=True):
             x = _window_maxima(x, axis, count, cells)
         return x if static_size(x) else forget_sizes(x, (2, 3))

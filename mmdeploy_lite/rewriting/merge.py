@@ -86,3 +86,14 @@ def build_rewriters(configs: Mapping[str, Mapping[str, Any]], registry: Registry
             raise RewriteError(f'rewriters.{key}: {cls.__name__} is not a FunctionRewriter with a target')
         built[key] = rewriter
     return built
+
+
+def of_exporter(rewriters: Mapping[str, FunctionRewriter], symbolic: bool) -> dict[str, FunctionRewriter]:
+    """Those that an exporter takes, see :attr:`FunctionRewriter.only`.
+
+    Args:
+        rewriters: by key.
+        symbolic: the exporter's own word: it runs the model on tensors without values.
+    """
+    other = 'tracing' if symbolic else 'symbolic'
+    return {key: rewriter for key, rewriter in rewriters.items() if rewriter.only != other}

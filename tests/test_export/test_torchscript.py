@@ -11,8 +11,8 @@ from torch import nn
 
 from mmdeploy_lite.errors import DeployError, ExportError, UnsupportedError
 from mmdeploy_lite.export import ExportState, current_export, exporting
+from mmdeploy_lite.export.explain import explain
 from mmdeploy_lite.export.shapes import python_int, python_shape, static_size, tracing_paused
-from mmdeploy_lite.export.torchscript import explain
 from mmdeploy_lite.export.tracing import note_rejected
 
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
 from mmdeploy_lite.export import ExportState, TorchExportExporter, TorchScriptExporter, exporting
 from mmdeploy_lite.export.allowed import ALLOWED, unknown_warnings
-from mmdeploy_lite.export.build import of_exporter
 from mmdeploy_lite.registry import REWRITERS
-from mmdeploy_lite.rewriting import RewriteContext, build_rewriters
+from mmdeploy_lite.rewriting import RewriteContext, build_rewriters, of_exporter
 
 torch.set_num_threads(1)
 

@@ -218,7 +218,7 @@ def predict_yolox(head):
     return function
 
 
-YOLOX = ['YOLOXPredict', 'YOLOXMax', 'YOLOXPostProcess', *BASE]
+YOLOX = ['YOLOXPredict', 'YOLOXPostProcess', *BASE]
 SCALE = torch.tensor([[2.0, 0.5]])
 
 
