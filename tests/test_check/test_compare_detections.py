@@ -189,9 +189,9 @@ class TestMasks:
     def test_another_detection_with_the_same_box_says_nothing_of_a_mask(self, dets: Build) -> None:
         ref, out = (dets([A, A], [0.9, 0.9], masks=masks_of((10, 10), (100, 20))) for _ in range(2))
         swapped = dets([A, A], [0.9, 0.9], masks=masks_of((100, 20), (10, 10)))
-        out.masks[1, 20, 100] = False
+        out.masks[1, 20, 100] = out.masks[0, 12, 12] = False
         evidence = DetectionEvidence(moved=lambda: [swapped])
-        assert compare_detections(ref, out, SIZE, evidence=evidence).clear_pixels == 1
+        assert compare_detections(ref, out, SIZE, evidence=evidence).clear_pixels == 2
 
     def test_too_many_undecided_pixels(self, dets: Build) -> None:
         ref, out = (dets([A], [0.9], masks=masks_of((10, 10))) for _ in range(2))

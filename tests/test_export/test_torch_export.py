@@ -57,6 +57,17 @@ def test_any_size_from_one_graph(image):
         np.testing.assert_allclose(run(graph, image=x, scale_factor=torch.tensor([[2.0]])), wanted, rtol=1e-5)
 
 
+def test_a_size_that_is_one_in_this_image_is_free_too(image):
+    def function(x):
+        rows = x[:, :, ::8]  # one of them here
+        return rows + torch.arange(rows.shape[2])[:, None]
+
+    graph = export(function, image)
+    for height in (8, 40):
+        x = torch.rand(1, 3, height, 12)
+        np.testing.assert_allclose(run(graph, image=x), function(x))
+
+
 def test_says_nothing_of_its_own_and_nothing_of_where_it_ran(image, capfd, caplog):
     with caplog.at_level(logging.INFO):
         graph = export(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).requires_grad_(False), image)
@@ -131,9 +142,11 @@ def test_modules_that_are_in_the_graph(image):
         def __init__(self):
             super().__init__()
             self.layers = nn.ModuleList([nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)])
-            self.frozen = nn.Linear(2, 2)
+            self.frozen, self.exact = nn.Linear(2, 2), nn.Conv2d(3, 3, 1)
 
         def forward(self, x):
+            with torch.autocast('cpu', enabled=False):  # a graph of its own there
+                x = self.exact(x)
             return self.layers[1](self.layers[0](x)) + self.constant
 
     network = Network().eval().requires_grad_(False)
@@ -142,7 +155,7 @@ def test_modules_that_are_in_the_graph(image):
     with recorder:
         graph = export(network, image)
         network.frozen(torch.ones(2))
-    assert {'layers.0', 'layers.1'} <= graph.modules
+    assert {'layers.0', 'layers.1', 'exact'} <= graph.modules
     assert lost_modules(recorder, graph.model, graph.modules) == [network.frozen]
 
 
@@ -173,7 +186,7 @@ class TestAudit:
     def test_every_line_once_and_what_this_image_takes(self, code):
         module = code("""
             def forward(x):
-                if x.sum() > 1:
+                if x.sum() > 1 and x.min() > 0:
                     x = x * 2
                 for step in range(2):
                     if not (x > 0).all():
@@ -186,11 +199,17 @@ class TestAudit:
             (7, 'forward'),
             (9, 'forward'),
         ]
-        assert (found[0].code, found[0].taken, found[1].taken) == ('if x.sum() > 1:', 'True', 'True')
+        assert (found[0].code, found[0].taken, found[1].taken) == ('if x.sum() > 1 and x.min() > 0:', 'True', 'True')
         assert f'{module.__file__}:4 in forward' in str(found[0])
 
     def test_none_where_there_is_none(self):
         assert value_branches(self.Task(lambda x: torch.where(x > 1, x, -x)), np.ones((3, 8, 9), np.float32), {}) == []
+
+    def test_nms_has_something_to_follow_where_nothing_passed(self):
+        boxes, scores = torch.rand(4, 4), torch.full((4,), -torch.inf)
+        for limit, count in ((100, 2), (1, 1)):
+            keep = torch.ops.mmdeploy_lite.non_max_suppression(boxes, scores, 0.5, -3e38, limit)
+            assert keep.tolist() == [0] * count
 
     def test_what_cannot_be_followed(self):
         with pytest.raises(ExportError, match='the audit could not follow the model'):

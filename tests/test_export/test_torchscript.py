@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import warnings
 
@@ -12,6 +13,7 @@ from torch import nn
 from mmdeploy_lite.errors import DeployError, ExportError, UnsupportedError
 from mmdeploy_lite.export import ExportState, current_export, exporting
 from mmdeploy_lite.export.explain import explain
+from mmdeploy_lite.export.exporter import explained
 from mmdeploy_lite.export.shapes import python_int, python_shape, static_size, tracing_paused
 from mmdeploy_lite.export.tracing import note_rejected
 
@@ -169,3 +171,10 @@ class TestSizes:
                 return x.exp()
 
         assert [node.op_type for node in export(function, image()).model.graph.node] == ['Exp']
+
+
+def test_a_full_disk_is_not_the_models_fault():
+    with pytest.raises(OSError, match='No space left'), explained():
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    with pytest.raises(ExportError, match='OSError'), explained():
+        raise OSError(errno.EIO, 'of the model')

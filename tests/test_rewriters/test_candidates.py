@@ -103,7 +103,7 @@ def test_score_voting(traced, boxes_of):
     assert len(graph.run(dets[:0], labels[:0], boxes, scores)[0]) == 0
 
 
-def test_set_nms(traced, boxes_of):
+def test_set_nms(both, boxes_of):
     from mmdet.models.roi_heads.bbox_heads import MultiInstanceBBoxHead
 
     def function(boxes, scores):
@@ -114,7 +114,7 @@ def test_set_nms(traced, boxes_of):
         proposal = torch.arange(n).div(2, rounding_mode='floor').float()
         return torch.cat([boxes_of(seed, n), proposal[:, None]], dim=1), torch.rand(n, generator=generator)
 
-    graph = traced(function, args(0, 20), ['SetNMS'], [[0], [0]])
+    graph = both(function, args(0, 20), ['SetNMS'], [[0], [0]])
     assert graph.unknown == []
     sizes = [len(graph.check(*args(seed, n))[0]) for seed, n in ((1, 30), (2, 12), (3, 2))]
     assert sizes[0] == 10 and sizes[1] < 10

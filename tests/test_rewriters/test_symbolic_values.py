@@ -48,6 +48,23 @@ def test_fields_of_results(symbolic):
         InstanceData(scores=torch.ones(3)).labels = torch.ones(2)
 
 
+def test_fields_of_as_many_rows_as_the_image_has(symbolic):
+    def function(scores):
+        results = InstanceData(scores=scores)
+        results.doubled = results.scores * 2
+        return results.doubled
+
+    graph = symbolic(function, [torch.rand(6)], [], [[0]])
+    for count in (6, 3, 1):
+        graph.check(torch.rand(count))
+
+
+def test_squeeze_does_not_ask_for_sizes_that_are_free(symbolic):
+    graph = symbolic(lambda x: x.squeeze() + 1, [torch.rand(1, 3, 4, 5)], ['Squeeze'], [[2, 3]])
+    assert graph.unknown == []
+    assert graph.run(torch.rand(1, 3, 2, 7))[0].shape == (3, 2, 7)
+
+
 def test_a_length_that_goes_anywhere_else_fits_nothing(symbolic):
     """An error while exporting, or of every run: no wrong answer."""
     try:
