@@ -70,7 +70,7 @@ def value_branches(task: Any, sample: Any, rewriters: Mapping[str, FunctionRewri
                 program = torch.export.draft_export(wrapper, args, strict=False)
         except Exception as error:
             raise ExportError(f'the audit could not follow the model: {explain(error)}') from error
-    return list(dict.fromkeys(_branches(program._report)))
+    return _branches(program._report)
 
 
 def _branches(report: Any) -> list[Branch]:

@@ -145,7 +145,7 @@ def test_modules_that_are_in_the_graph(image):
             self.frozen, self.exact = nn.Linear(2, 2), nn.Conv2d(3, 3, 1)
 
         def forward(self, x):
-            with torch.autocast('cpu', enabled=False):  # a graph of its own there
+            with torch.autocast('cuda', enabled=False):  # a graph of its own there
                 x = self.exact(x)
             return self.layers[1](self.layers[0](x)) + self.constant
 
