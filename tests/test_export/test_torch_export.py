@@ -142,7 +142,7 @@ def test_modules_that_are_in_the_graph(image):
         def __init__(self):
             super().__init__()
             self.layers = nn.ModuleList([nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)])
-            self.frozen, self.exact = nn.Linear(2, 2), nn.Conv2d(3, 3, 1)
+            self.frozen, self.exact = nn.Linear(2, 2), nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1))
 
         def forward(self, x):
             with torch.autocast('cuda', enabled=False):  # a graph of its own there
@@ -155,7 +155,7 @@ def test_modules_that_are_in_the_graph(image):
     with recorder:
         graph = export(network, image)
         network.frozen(torch.ones(2))
-    assert {'layers.0', 'layers.1', 'exact'} <= graph.modules
+    assert {'layers.0', 'layers.1', 'exact.0', 'exact.1'} <= graph.modules
     assert lost_modules(recorder, graph.model, graph.modules) == [network.frozen]
 
 
