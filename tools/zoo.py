@@ -32,6 +32,7 @@ def main() -> int:
         default='torchscript',
         help='torch_export: of the configs that the other one has made, beside it',
     )
+    parser.add_argument('--fixed', action='store_true', help='files of one size; else of any where the model allows it')
     args = parser.parse_args()
     lists = ROOT / 'tools' / 'zoo_configs'
     configs = read_list(lists / 'detection.txt', 'mmdet') + read_list(lists / 'segmentation.txt', 'mmseg')
@@ -45,7 +46,7 @@ def main() -> int:
     wanted = [name for name in configs if fnmatch.fnmatch(name, args.only) and name not in known]
     with Progress() as progress, ThreadPoolExecutor(args.jobs) as pool:
         bar = progress.add_task('zoo', total=len(wanted))
-        futures = [pool.submit(run_in_process, name, args.seconds, exporter) for name in wanted]
+        futures = [pool.submit(run_in_process, name, args.seconds, exporter, args.fixed) for name in wanted]
         for future in as_completed(futures):
             entry = future.result()
             entries = (with_second if second else merged)(entries, entry)

@@ -31,14 +31,17 @@ MIN_CLASSES = 5
 
 
 TRACER = 'TorchScriptExporter'
+FIXED = 'asked for'
+"""Why a file has one size where the caller wants that."""
 
 
-def zoo_entry(config: str, exporter: str = TRACER) -> dict[str, Any]:
+def zoo_entry(config: str, exporter: str = TRACER, fixed: bool = False) -> dict[str, Any]:
     """Export one config and compare it on three images and an empty one.
 
     Args:
         config: ``mmdet::...`` or ``mmseg::...``.
         exporter: of the registry EXPORTERS. Another than the tracer is timed beside it.
+        fixed: one height and width; else any where the model allows it.
 
     Returns:
         Plain json types: ``config``, ``family``, ``status`` ('equal', 'not equal', 'undecidable', 'not tested',
@@ -51,7 +54,7 @@ def zoo_entry(config: str, exporter: str = TRACER) -> dict[str, Any]:
     try:
         if config.startswith('mmseg::'):
             scale = _crop(config)
-        entry.update(_export(config, scale, exporter))
+        entry.update(_export(config, scale, exporter, fixed))
     except DeployError as error:
         missing = _missing_package(error)
         entry.update(
@@ -82,7 +85,7 @@ def _missing_package(error: BaseException | None) -> str | None:
     return None
 
 
-def _export(config: str, scale: tuple[int, int], exporter: str) -> dict[str, Any]:
+def _export(config: str, scale: tuple[int, int], exporter: str, fixed: bool) -> dict[str, Any]:
     from ..deploy_config import DeployConfig
     from ..export.attempt import Exporting
     from ..export.graphs import all_nodes
@@ -132,7 +135,8 @@ def _export(config: str, scale: tuple[int, int], exporter: str) -> dict[str, Any
     stages = Stages()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'model.onnx')
-        attempt = Exporting(model.task, model.loaded, settings, model.steps, path, stages).run(samples)
+        attempt = Exporting(model.task, model.loaded, settings, model.steps, path, stages)
+        attempt = attempt.run(samples, FIXED if fixed else None)
         ratio = _time_ratio(model.task, samples[0], path, settings)
         megabytes = path.stat().st_size / 1e6
         any_batch = _any_batch(model.task, path, attempt.samples)
@@ -264,13 +268,14 @@ def read_list(path: Path, package: str) -> list[str]:
     return [f'{package}::{line.strip()}' for line in lines if line.strip() and not line.startswith('#')]
 
 
-def run_in_process(config: str, seconds: int, exporter: str = TRACER) -> dict[str, Any]:
+def run_in_process(config: str, seconds: int, exporter: str = TRACER, fixed: bool = False) -> dict[str, Any]:
     """:func:`zoo_entry` in a process of its own, so that a crash or a hang costs one entry."""
     family = config.split('::')[1].split('/')[0]
     failed = dict(config=config, family=family, status='failed', equal=False)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, 'entry.json')
         command = [sys.executable, '-W', 'ignore', '-m', 'mmdeploy_lite.testing.zoo', config, str(out), exporter]
+        command += ['--fixed'] * fixed
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
@@ -284,4 +289,4 @@ def run_in_process(config: str, seconds: int, exporter: str = TRACER) -> dict[st
 if __name__ == '__main__':
     from mmdeploy_lite.testing.zoo import zoo_entry as entry_of
 
-    Path(sys.argv[2]).write_text(json.dumps(entry_of(sys.argv[1], sys.argv[3])), encoding='utf-8')
+    Path(sys.argv[2]).write_text(json.dumps(entry_of(sys.argv[1], sys.argv[3], '--fixed' in sys.argv)), encoding='utf-8')
