@@ -289,4 +289,5 @@ def run_in_process(config: str, seconds: int, exporter: str = TRACER, fixed: boo
 if __name__ == '__main__':
     from mmdeploy_lite.testing.zoo import zoo_entry as entry_of
 
-    Path(sys.argv[2]).write_text(json.dumps(entry_of(sys.argv[1], sys.argv[3], '--fixed' in sys.argv)), encoding='utf-8')
+    made = entry_of(sys.argv[1], sys.argv[3], '--fixed' in sys.argv)
+    Path(sys.argv[2]).write_text(json.dumps(made), encoding='utf-8')
