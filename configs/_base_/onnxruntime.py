@@ -27,6 +27,8 @@ deploy = dict(
         length=dict(type='Length'),
         instance_fields=dict(type='InstanceFields'),
         nonzero=dict(type='Nonzero'),
+        truth=dict(type='Truth'),
+        shape_as_tensor=dict(type='ShapeAsTensor'),
         squeeze=dict(type='Squeeze'),
         new_tensor=dict(type='NewTensor'),
         view_of_rows=dict(type='ViewOfRows'),

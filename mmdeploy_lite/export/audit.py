@@ -48,7 +48,7 @@ def lost_inputs(
     model: onnx.ModelProto,
     input_names: Iterable[str],
     counts: Iterable[str] = ('num_dets',),
-    optimized: bool = False,
+    fixed_counts: bool = False,
 ) -> list[str]:
     """Outputs that do not depend on ``image``, and inputs that are gone or that no output depends on.
 
@@ -59,7 +59,8 @@ def lost_inputs(
         model: the graph.
         input_names: what it must have.
         counts: outputs that are sizes of others.
-        optimized: a count may be a constant, the size of an answer that always has as many (DETR's queries).
+        fixed_counts: a count may be a constant, the size of an answer that always has as many (DETR's queries): after
+            optimization, and from an exporter to which a size that values decide is a symbol.
     """
     counts = tuple(counts)
     present = {value.name for value in model.graph.input}
@@ -73,7 +74,7 @@ def lost_inputs(
     for output in model.graph.output:
         reached = _reached_inputs(output.name, producers, present, through_shapes=output.name in counts)
         used |= reached
-        if 'image' in present and 'image' not in reached and not (optimized and output.name in counts):
+        if 'image' in present and 'image' not in reached and not (fixed_counts and output.name in counts):
             problems.append(f"the output '{output.name}' does not depend on the image: it was frozen while tracing")
     problems += [
         f"no output depends on the input '{name}'" for name in input_names if name in present and name not in used

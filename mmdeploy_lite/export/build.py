@@ -69,7 +69,8 @@ def build_graph(
         AuditError: the graph is not what was traced. All that is wrong is named.
         DeployError: see the exporter and the rewriters.
     """
-    rewriters = of_exporter(rewriters, getattr(exporter, 'symbolic', False))  # one of the user's own may not say
+    symbolic = getattr(exporter, 'symbolic', False)  # one of the user's own may not say
+    rewriters = of_exporter(rewriters, symbolic)
     for rewriter in rewriters.values():
         rewriter.check(task.model)
     wrapper = task.wrapper().eval()
@@ -87,7 +88,7 @@ def build_graph(
     recorder = ScopeRecorder(wrapper)
     # an image that comes with its own img_shape may be padded: sizes then follow from that too
     fixed = task.sizes_follow_image and not dynamic and 'img_shape' not in task.input_names
-    state = ExportState(dynamic=dynamic, fixed_sizes=fixed, pastes=task.pastes)
+    state = ExportState(dynamic=dynamic, fixed_sizes=fixed, pastes=task.pastes, allowed=tuple(allowed))
     with context, exporting(state):
         with recorder:
             graph = exporter.export(wrapper, inputs[0], task.input_names, list(task.output_shapes()), axes)
@@ -115,12 +116,12 @@ def build_graph(
     _keep_img_shape(graph.model, task)
     # of one class the labels are zeros, as many as there are boxes
     counts = ('num_dets', 'labels') if task.num_classes == 1 else ('num_dets',)
-    problems += lost_inputs(graph.model, _needed(task), counts)
+    problems += lost_inputs(graph.model, _needed(task), counts, fixed_counts=symbolic)
     _raise(problems, explain_frozen(places))
     weights = set_aside(graph.model)
     model = optimize(graph.model) if clean else graph.model
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
-    problems = lost_inputs(model, _needed(task), counts, optimized=True)
+    problems = lost_inputs(model, _needed(task), counts, fixed_counts=True)
     _raise(problems + foreign_operators(model) + invalid_model(model))
     put_back(model, weights)
     if task.dynamic_batch:

@@ -148,6 +148,10 @@ _LEAST, _MOST = 64, 1 << 20
 """Pixels. Networks of stride 32 ask whether their coarsest map has more than one cell."""
 
 
+_KNOWN = 64
+"""Elements of the largest tensor of which ``torch.export`` keeps the values; it does of one."""
+
+
 def require(what: str) -> None:
     """Whether ``torch.export`` can be used here.
 
@@ -185,16 +189,22 @@ def _free_axes(input_names: Sequence[str], dynamic_axes: Mapping[str, Mapping[in
 @contextlib.contextmanager
 def symbolic() -> Iterator[None]:
     """What runs inside sees tensors without values; a size of one image is not taken for one of all."""
-    from torch.fx.experimental import _config
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental import _config, proxy_tensor
 
     state = current_export() or ExportState()
     state.symbolic = True
     # what math.ceil asks a number for; as a rewriter of math.ceil itself it would fail PyTorch's own look at the graph
     Tensor.__ceil__ = lambda number: torch.ceil(number).long()
+    limits = {module: module.CONSTANT_NUMEL_LIMIT for module in (fake_tensor, proxy_tensor)}
+    for module in limits:  # tensors made of Python numbers, such as the sizes of levels, keep their values
+        module.CONSTANT_NUMEL_LIMIT = _KNOWN
     try:
         with _config.patch(backed_size_oblivious=True):
             yield
     finally:
+        for module, limit in limits.items():
+            module.CONSTANT_NUMEL_LIMIT = limit
         del Tensor.__ceil__
         state.symbolic = False
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ class ExportState:
         fixed_sizes: all sizes follow from the image's, which is fixed: they are numbers, not part of the graph.
         rejected_pending: candidates with the score REJECTED are on their way; NMS, which drops them, clears it.
         symbolic: ``torch.export`` runs: tensors have no values, and sizes that an image can change are symbols.
+        allowed: lines of the model's code that somebody vouched for, see :class:`~.allowed.AllowedLine`.
     """
 
     dynamic: bool = False
@@ -27,6 +29,7 @@ class ExportState:
     pastes: bool = True
     rejected_pending: bool = False
     symbolic: bool = False
+    allowed: tuple[Any, ...] = ()
 
 
 _STATE: ContextVar[ExportState | None] = ContextVar('mmdeploy_lite_export', default=None)

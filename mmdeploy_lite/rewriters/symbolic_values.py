@@ -5,15 +5,18 @@ They are taken for two or more, see :data:`~mmdeploy_lite.export.shapes.SOME`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.structures import InstanceData
 from torch import Tensor
 
+from ..export.allowed import taken_branch
 from ..export.shapes import SOME, is_unknown
-from ..export.tracing import is_symbolic
+from ..export.tracing import current_export, is_symbolic
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -65,6 +68,50 @@ class Nonzero(FunctionRewriter):
         rows = origin(input, *args, **kwargs)
         if is_symbolic():
             count = (rows[0] if isinstance(rows, tuple) else rows).shape[0]
-            if is_unknown(count):
+            elements = input.numel()
+            if is_unknown(count) and not (isinstance(elements, int) and elements <= SOME):  # which would be all of them
                 torch._check(count >= SOME)
         return rows
+
+
+@REWRITERS.register_module()
+class Truth(FunctionRewriter):
+    """A branch on a tensor's value goes the way that is right for every image, at the lines where one is; see
+    :attr:`~mmdeploy_lite.export.allowed.AllowedLine.taken`.
+    """
+
+    target = 'torch.Tensor.__bool__'
+    only = 'symbolic'
+
+    def __call__(self, origin: Callable, tensor: Tensor) -> bool:
+        state = current_export()
+        if state is not None and state.symbolic:
+            filename, lineno = _asking()
+            taken = taken_branch(filename, lineno, state.allowed)
+            if taken is not None:
+                return taken
+        return origin(tensor)
+
+
+def _asking() -> tuple[str, int]:
+    """File and line of the first caller that is no part of this package."""
+    own, frame = str(Path(__file__).parents[1]), sys._getframe(2)
+    while frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+@REWRITERS.register_module()
+class ShapeAsTensor(FunctionRewriter):
+    """The shape as numbers of the graph; the original reads a tensor's memory, and there is none."""
+
+    target = 'torch._shape_as_tensor'
+    only = 'symbolic'
+
+    def __call__(self, origin: Callable, tensor: Tensor) -> Tensor:
+        if not is_symbolic():
+            return origin(tensor)
+        shape = tuple(tensor.shape)
+        if all(isinstance(size, int) for size in shape):
+            return torch.tensor(shape)
+        return torch.stack([torch.full((), size, dtype=torch.int64) for size in shape])

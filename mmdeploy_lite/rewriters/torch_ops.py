@@ -58,7 +58,10 @@ class Squeeze(FunctionRewriter):
 
 @REWRITERS.register_module()
 class NewTensor(FunctionRewriter):
-    """``x.new_tensor([a, b])`` of traced numbers stacks them; the original makes a constant of what they are now."""
+    """``x.new_tensor([a, b])`` of traced numbers stacks them; the original makes a constant of what they are now.
+
+    Of Python numbers it is ``torch.tensor``, of which ``torch.export`` knows the values.
+    """
 
     target = 'torch.Tensor.new_tensor'
 
@@ -68,6 +71,8 @@ class NewTensor(FunctionRewriter):
         if isinstance(data, Tensor):
             return data.to(device=device, dtype=dtype).clone()
         if not _holds_tensor(data):
+            if is_symbolic() and isinstance(data, (list, tuple)):
+                return torch.tensor(data, dtype=dtype, device=device)
             return origin(tensor, data, *args, **kwargs)
         if isinstance(data, (list, tuple)):
             return torch.stack([self(origin, tensor, item, dtype=dtype, device=device) for item in data])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..export.shapes import python_int, python_shape
+from ..export.shapes import SOME, is_unknown, python_int, python_shape
 from ..export.tracing import is_symbolic, is_tracing
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
@@ -88,10 +88,20 @@ class Interpolate(FunctionRewriter):
     def __call__(
         self, origin: Callable, input: Tensor, size: Any = None, scale_factor: Any = None, *args: Any, **kwargs: Any
     ) -> Tensor:
+        if is_symbolic() and isinstance(size, (tuple, list)):
+            size = [_some(extent) for extent in size]
         if is_tracing() or input.numel() or input.shape[0] and input.shape[1]:
             return origin(input, size, scale_factor, *args, **kwargs)
         resized = origin(input.new_zeros(1, 1, *input.shape[2:]), size, scale_factor, *args, **kwargs)
         return resized.new_zeros(*input.shape[:2], *resized.shape[2:])
+
+
+def _some(extent: Any) -> Any:
+    """A size as a number of which ``torch.export`` knows that it is :data:`SOME`, as it asks where corners align."""
+    extent = extent.item() if isinstance(extent, Tensor) else extent
+    if is_unknown(extent):
+        torch._check(extent >= SOME)
+    return extent
 
 
 @REWRITERS.register_module()

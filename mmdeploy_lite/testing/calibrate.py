@@ -6,6 +6,7 @@ rescales each layer to unit output spread on its first call gives any architectu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ _CLS_STD, _CLS_MEAN = 1.5, -4.0  # the best of a million (anchor, class) pairs t
 _CLASSIFIERS = tuple('_cls conv_seg fc_seg cls_seg cls_embed cls_conv cls_out class_embed cls_score conv_obj'.split())
 _MASK_FEATURES = ('mask_feature', 'pix_mlp.layers.2')
 _MASK_STD = 0.25  # of 256 channels: mask logits of spread 4
+_CORNER_CLASSES = 5  # that show in an image
 _STEP_STD = 0.1  # of a box that moves stage by stage: a twentieth of its size
 
 
@@ -74,7 +76,7 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     if embeds:
         _tell_queries_apart(model, generator)
         goals |= {name: (1.0, 0.0) for name, _ in model.named_modules() if name.endswith(_MASK_FEATURES)}
-    goals |= {name: (_STEP_STD, 0.0) for name in _box_steps(model)}
+    goals |= {name: (_STEP_STD, 0.0) for name in _box_steps(model)} | _corner_goals(model)
     done: set[int] = set()
     handles = [
         module.register_forward_hook(_rescale(module, goals.get(name), done))
@@ -89,6 +91,11 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             handle.remove()
     if embeds:
         _calibrate_last_stage(model, run, goals)
+    for name in _last_convs(model, 'CornerHead', '[tb][lr]_heat'):
+        # corners make a box if both are of one class: of 80 equal ones, none of a hundred corners finds its other
+        heat, rest, less = model.get_submodule(name), slice(_CORNER_CLASSES, None), 0.2
+        heat.weight.data[rest] *= less
+        heat.bias.data[rest] = less * heat.bias.data[rest] + (1 - less) * _CLS_MEAN  # which is the mean of the output
     return Calibration(len(done), sorted(classifiers))
 
 
@@ -126,6 +133,34 @@ def _box_steps(model: nn.Module) -> list[str]:
             for index, branch in enumerate(module.reg_branches):
                 last = [name for name, layer in branch.named_modules() if isinstance(layer, nn.Linear)][-1]
                 found.append(f'{head}.reg_branches.{index}.{last}')
+    return found
+
+
+def _corner_goals(model: nn.Module) -> dict[str, tuple[float, float]]:
+    """(spread, mean) of what tells which corners belong together, by the names of the layers that give it: embeddings
+    nearer to each other than the usual threshold of 0.5, logarithms of shifts to the middle of boxes of some cells.
+    """
+    embeds = _last_convs(model, 'CornerHead', '[tb][lr]_emb')
+    shifts = _last_convs(model, 'CornerHead', '[tb][lr]_centripetal_shift')
+    return dict.fromkeys(embeds, (0.2, 0.0)) | dict.fromkeys(shifts, (0.3, 1.5))
+
+
+def _last_convs(model: nn.Module, kind: str, branches: str) -> list[str]:
+    """Names of the layers that end the branches, one for each level, of heads of a class or one derived from it.
+
+    Args:
+        model: that has such heads, or not.
+        kind: the class.
+        branches: a regular expression for their names.
+    """
+    found = []
+    for owner, head in model.named_modules():
+        if kind not in (base.__name__ for base in type(head).__mro__):
+            continue
+        for branch, levels in head.named_children():
+            for level, layers in levels.named_children() if re.fullmatch(branches, branch) else ():
+                last = [name for name, layer in layers.named_modules() if isinstance(layer, _LAYERS)][-1]
+                found.append('.'.join(filter(None, (owner, branch, level, last))))
     return found
 
 
@@ -186,7 +221,8 @@ def _rescale(module: nn.Module, goal: tuple[float, float] | None, done: set[int]
             mean = output.mean([dim for dim in range(output.dim()) if dim != channel])
         spread = mean if isinstance(module, nn.Linear) or not goal else mean.reshape(-1, *[1] * (output.dim() - 2))
         scale = std / (output - spread).std().clamp(min=1e-6)
-        module.weight.data *= scale
+        # a convolution that standardizes its weights is scaled by what it multiplies them with then, if anything
+        getattr(module, 'weight_gamma', module.weight).data.mul_(scale)
         if module.bias is None:
             return output * scale
         shift = center - mean * scale
@@ -201,12 +237,8 @@ def _classifiers(model: nn.Module) -> set[str]:
     found = {
         name for name, module in model.named_modules() if isinstance(module, _LAYERS) and _looks_like_classifier(name)
     }
-    for owner, head in model.named_modules():
-        if type(head).__name__ == 'SSDHead':  # which has them under the name of other heads' towers
-            for name, branch in head.cls_convs.named_children():
-                last = [inner for inner, module in branch.named_modules() if isinstance(module, _LAYERS)][-1]
-                found.add('.'.join(filter(None, (owner, 'cls_convs', name, last))))
-    return found
+    # SSD has them under the name of other heads' towers
+    return found.union(_last_convs(model, 'SSDHead', 'cls_convs'), _last_convs(model, 'CornerHead', '[tb][lr]_heat'))
 
 
 def _looks_like_classifier(name: str) -> bool:
