@@ -237,8 +237,8 @@ def allowed_lines(extra: Iterable[Mapping[str, Any]] = ()) -> list[AllowedLine]:
             or not isinstance(entry.get('taken'), (bool, type(None)))
         ):
             raise ConfigError(
-                f'audit.allow has {entry!r}; each entry is dict(file=end of the path, line=part of the line, reason=why)'
-                ', with taken=True or False where torch.export is to take a branch'
+                f'audit.allow has {entry!r}; each entry is dict(file=end of the path, line=part of the line,'
+                ' reason=why), with taken=True or False where torch.export is to take a branch'
             )
         lines.append(AllowedLine(**entry))
     return lines

@@ -76,9 +76,22 @@ class TorchExportExporter(Exporter):
                 custom_translation_table=translations(),
             )
             result.optimize()
+            _register_constants(result.model)
         model = result.model_proto
         _name_axes(model.graph, dynamic_axes)
         return ExportedGraph(model, list(_comparisons(program)), modules)
+
+
+def _register_constants(model: Any) -> None:
+    """Add the constants that nodes read and the graph does not have, in place: onnxscript's rule that makes a Clip of
+    Min and Max loses those of the second Clip of one value.
+    """
+    initializers = model.graph.initializers
+    for node in model.graph.all_nodes():
+        for value in node.inputs:
+            lost = value is not None and value.producer() is None and value.const_value is not None
+            if lost and initializers.get(value.name) is None and not value.is_graph_input():
+                model.graph.register_initializer(value)
 
 
 def _comparisons(program: torch.export.ExportedProgram) -> Iterator[TracedWarning]:

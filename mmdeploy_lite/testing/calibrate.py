@@ -20,7 +20,6 @@ _CLS_STD, _CLS_MEAN = 1.5, -4.0  # the best of a million (anchor, class) pairs t
 _CLASSIFIERS = tuple('_cls conv_seg fc_seg cls_seg cls_embed cls_conv cls_out class_embed cls_score conv_obj'.split())
 _MASK_FEATURES = ('mask_feature', 'pix_mlp.layers.2')
 _MASK_STD = 0.25  # of 256 channels: mask logits of spread 4
-_CORNER_CLASSES = 5  # that show in an image
 _STEP_STD = 0.1  # of a box that moves stage by stage: a twentieth of its size
 
 
@@ -92,8 +91,8 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     if embeds:
         _calibrate_last_stage(model, run, goals)
     for name in _last_convs(model, 'CornerHead', '[tb][lr]_heat'):
-        # corners make a box if both are of one class: of 80 equal ones, none of a hundred corners finds its other
-        heat, rest, less = model.get_submodule(name), slice(_CORNER_CLASSES, None), 0.2
+        # corners make a box if both are of one class: of 80 equal ones, hardly any of a hundred corners finds its other
+        heat, rest, less = model.get_submodule(name), slice(1, None), 0.2
         heat.weight.data[rest] *= less
         heat.bias.data[rest] = less * heat.bias.data[rest] + (1 - less) * _CLS_MEAN  # which is the mean of the output
     return Calibration(len(done), sorted(classifiers))
@@ -142,7 +141,7 @@ def _corner_goals(model: nn.Module) -> dict[str, tuple[float, float]]:
     """
     embeds = _last_convs(model, 'CornerHead', '[tb][lr]_emb')
     shifts = _last_convs(model, 'CornerHead', '[tb][lr]_centripetal_shift')
-    return dict.fromkeys(embeds, (0.2, 0.0)) | dict.fromkeys(shifts, (0.3, 1.5))
+    return dict.fromkeys(embeds, (0.2, 0.0)) | dict.fromkeys(shifts, (0.1, 2.0))
 
 
 def _last_convs(model: nn.Module, kind: str, branches: str) -> list[str]:

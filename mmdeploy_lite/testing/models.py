@@ -171,7 +171,11 @@ def find_busy(
 
 
 def score_threshold(model: TestModel) -> float | None:
-    """The threshold that final scores of a detector must pass; None where the test config has none."""
+    """The threshold that final scores of a detector must pass; None where the test config has none, or nothing reads
+    it, as for corners.
+    """
+    if hasattr(getattr(model.task.model, 'bbox_head', None), 'tl_heat'):
+        return None
     cfg = getattr(model.task.model, 'test_cfg', None) or {}
     cfg = cfg.get('rcnn') or cfg
     return float(cfg['score_thr']) if cfg.get('score_thr') else None
