@@ -252,11 +252,14 @@ def audit(config: str | Path, checkpoint: str | Path, image: str | Path, **optio
     Raises:
         DeployError: see :func:`deploy`; or torch is older than 2.9, or cannot follow the model.
     """
+    from .export.allowed import allowed_lines
     from .export.draft import value_branches
 
     prepared = prepare(config, checkpoint, **options)
     sample = prepared.task.prepare(Path(image).name, check_image(image))
-    return value_branches(prepared.task, sample, build_rewriters(prepared.settings.rewriters, REWRITERS))
+    rewriters = build_rewriters(prepared.settings.rewriters, REWRITERS)
+    allowed = allowed_lines(prepared.settings.audit.get('allow', ()))
+    return value_branches(prepared.task, sample, rewriters, allowed)
 
 
 def benchmark(

@@ -27,7 +27,6 @@ deploy = dict(
         length=dict(type='Length'),
         instance_fields=dict(type='InstanceFields'),
         nonzero=dict(type='Nonzero'),
-        symbolic_min=dict(type='SymbolicMin'),
         truth=dict(type='Truth'),
         shape_as_tensor=dict(type='ShapeAsTensor'),
         squeeze=dict(type='Squeeze'),

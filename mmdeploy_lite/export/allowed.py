@@ -246,7 +246,7 @@ def allowed_lines(extra: Iterable[Mapping[str, Any]] = ()) -> list[AllowedLine]:
 
 def taken_branch(filename: str, lineno: int, allowed: Iterable[AllowedLine]) -> bool | None:
     """Which way to go at an ``if`` on a tensor's value, see :attr:`AllowedLine.taken`; None where nobody says."""
-    text = linecache.getline(filename, lineno)
+    text = _text(filename, _statement_at(filename, lineno), lineno)
     return next((entry.taken for entry in allowed if entry.taken is not None and entry.allows(filename, text)), None)
 
 

@@ -6,7 +6,7 @@ A tracer takes each such branch as one image takes it and says nothing, or warns
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 from ..errors import ExportError
 from ..rewriting import FunctionRewriter, RewriteContext, of_exporter
+from .allowed import AllowedLine
 from .explain import explain, function_at
 from .torch_export import quiet, require, symbolic
 from .tracing import ExportState, exporting
@@ -42,13 +43,16 @@ class Branch:
         return f'{self.filename}:{self.lineno} in {self.function}\n    {self.code}    [the value here: {self.taken}]'
 
 
-def value_branches(task: Any, sample: Any, rewriters: Mapping[str, FunctionRewriter]) -> list[Branch]:
+def value_branches(
+    task: Any, sample: Any, rewriters: Mapping[str, FunctionRewriter], allowed: Collection[AllowedLine] = ()
+) -> list[Branch]:
     """The branches on values that are left in a wrapped model with its rewriters in place.
 
     Args:
         task: a :class:`mmdeploy_lite.tasks.BaseTask`.
         sample: an image.
         rewriters: by key.
+        allowed: lines, of which those that say which way is right for every image are no branches.
 
     Returns:
         In the order in which they were met, each line once.
@@ -63,7 +67,7 @@ def value_branches(task: Any, sample: Any, rewriters: Mapping[str, FunctionRewri
     rewriters = of_exporter(rewriters, symbolic=True)
     wrapper = task.wrapper().eval()
     args = tuple(torch.from_numpy(value) for value in task.feeds([sample] * task.batch_size).values())
-    state = ExportState(pastes=task.pastes)
+    state = ExportState(pastes=task.pastes, allowed=tuple(allowed))
     with RewriteContext(rewriters), exporting(state), quiet(), torch.no_grad():
         try:
             with symbolic():
@@ -80,7 +84,7 @@ def _branches(report: Any) -> list[Branch]:
             continue
         for frame in reversed(failure.data['user_stack']):
             filename = report.str_to_filename.get(frame['filename'], '')
-            if not filename.startswith(_NOT_THE_MODELS):
+            if filename and not filename.startswith(_NOT_THE_MODELS):
                 place = function_at(filename, frame['line'])
                 name = frame['name'] if place is None else place.path
                 found.append(Branch(filename, frame['line'], name, frame['loc'] or '', str(failure.data['result'])))

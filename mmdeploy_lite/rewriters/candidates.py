@@ -53,17 +53,6 @@ class Topk(FunctionRewriter):
         return origin(input, k, dim, *args, **kwargs)
 
 
-@REWRITERS.register_module()
-class SymbolicMin(FunctionRewriter):
-    """``min(limit, n)`` is the limit, as under the tracer: ``torch.export`` puts its own in place of ``min``."""
-
-    target = 'torch.sym_min'
-    only = 'symbolic'
-
-    def __call__(self, origin: Callable, a: Any, b: Any) -> Any:
-        return a if isinstance(a, Limit) else origin(a, b)
-
-
 class LimitCandidates(FunctionRewriter):
     """Hands a head its test config with :class:`Limit` in place of the numbers that it compares sizes with."""
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..export.operators import pretend_some
+from ..export.tracing import is_symbolic
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter, RewriteContext
 from .candidates import LimitCandidates
@@ -67,7 +68,11 @@ class GARPNPredict(LimitCandidates):
     """As :class:`AnchorPreselect`; also ``min(max_per_img, n)`` and the filter of small boxes."""
 
     target = 'mmdet.models.dense_heads.ga_rpn_head.GARPNHead._predict_by_feat_single'
-    limits = ('nms_pre', 'max_per_img')
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Under ``torch.export`` the least of two is a symbol."""
+        return ('nms_pre',) if is_symbolic() else ('nms_pre', 'max_per_img')
 
     def __call__(self, origin: Callable, head: Any, *args: Any, **kwargs: Any) -> Any:
         bound = self.limited(origin, head, *args, **kwargs)

@@ -106,6 +106,9 @@ class TestLostInputs:
         assert self.problems(export, function, image(), outputs=('dets', 'num_dets')) == []
         frozen = self.problems(export, lambda x: (x, torch.ones(1)), image(), outputs=('dets', 'num_dets'))
         assert len(frozen) == 1
+        answers = export(lambda x: (x, torch.ones(1)), image(), outputs=('dets', 'num_dets')).model
+        assert lost_inputs(answers, ['image'], fixed_counts=True) == []
+        assert len(lost_inputs(answers, ['image'], counts=(), fixed_counts=True)) == 1
 
     def test_input_that_nothing_depends_on(self, export, image):
         model = model_of([helper.make_node('Neg', ['image'], ['out'])], inputs=('image', 'scale_factor'))

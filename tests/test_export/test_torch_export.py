@@ -14,9 +14,12 @@ from torch import nn
 
 from mmdeploy_lite.errors import ExportError, UnsupportedError
 from mmdeploy_lite.export import ExportState, TorchExportExporter, exporting
+from mmdeploy_lite.export.allowed import allowed_lines
 from mmdeploy_lite.export.draft import value_branches
 from mmdeploy_lite.export.scopes import ScopeRecorder, lost_modules
 from mmdeploy_lite.export.tracing import is_symbolic
+from mmdeploy_lite.rewriters.symbolic_values import Truth
+from mmdeploy_lite.rewriting import RewriteContext
 
 AXES = {'image': {2: 'height', 3: 'width'}}
 
@@ -30,9 +33,9 @@ class Function(nn.Module):
         return self.function(*args)
 
 
-def export(what, *args, axes=AXES, names=('image', 'scale_factor')):
+def export(what, *args, axes=AXES, names=('image', 'scale_factor'), allowed=()):
     module = what if isinstance(what, nn.Module) else Function(what)
-    with exporting(ExportState(dynamic=bool(axes))):
+    with exporting(ExportState(dynamic=bool(axes), allowed=tuple(allowed))):
         return TorchExportExporter().export(module.eval(), args, names[: len(args)], ['out'], axes)
 
 
@@ -89,6 +92,39 @@ def test_a_branch_on_a_value_stops_it_by_name(image, code):
     with pytest.raises(ExportError, match=r'user_code.py:4') as error:
         export(module.forward, image)
     assert "target = 'user_code.forward'" in str(error.value)
+
+
+@pytest.mark.parametrize('taken', [True, False])
+def test_a_branch_goes_the_way_that_somebody_vouched_for(image, code, taken):
+    module = code("""
+        def forward(x):
+            found = x.sum() > 0
+            if not found:
+                return x * 2
+            return x + 1
+    """)
+    allowed = allowed_lines([dict(file='user_code.py', line='if not found', reason='tested', taken=taken)])
+    with RewriteContext({'truth': Truth()}):
+        graph = export(module.forward, image, allowed=allowed)
+        with pytest.raises(ExportError, match='user_code.py:5'):
+            export(module.forward, image, allowed=allowed_lines([dict(file='user_code.py', line='', reason='')]))
+        assert not bool(torch.zeros(1)) and bool(torch.ones(1))
+    np.testing.assert_allclose(run(graph, image=-image), -2 * image if taken else 1 - image)
+    assert not bool(torch.zeros(1)) and bool(torch.ones(1))
+
+
+def test_a_value_that_is_clipped_twice():
+    """onnxscript's rule for Min and Max loses the limits of the second."""
+
+    def function(x):
+        y = x.sigmoid()
+        least, most = torch.tensor([0.2, 0.3, 0.4]), torch.tensor([0.6, 0.7, 0.5])
+        one = torch.minimum(torch.maximum(y, least[0]), most[0])
+        return one + torch.minimum(torch.maximum(y, least[1]), most[1]) * y.clamp(0, 1).clamp(min=0.4)
+
+    x = torch.linspace(-3, 3, 20)[None]
+    graph = export(function, x, axes={})
+    np.testing.assert_allclose(run(graph, image=x), function(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +237,9 @@ class TestAudit:
         ]
         assert (found[0].code, found[0].taken, found[1].taken) == ('if x.sum() > 1 and x.min() > 0:', 'True', 'True')
         assert f'{module.__file__}:4 in forward' in str(found[0])
+        told = allowed_lines([dict(file='user_code.py', line='if not (x > 0).all()', reason='tested', taken=False)])
+        args = self.Task(module.forward), np.full((3, 8, 9), 0.25, np.float32), {'truth': Truth()}
+        assert [branch.lineno for branch in value_branches(*args, told)] == [4, 9]
 
     def test_none_where_there_is_none(self):
         assert value_branches(self.Task(lambda x: torch.where(x > 1, x, -x)), np.ones((3, 8, 9), np.float32), {}) == []

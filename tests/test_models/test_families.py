@@ -72,4 +72,4 @@ def test_family(name: str, tmp_path: Path) -> None:
     remember_references(model.task)
     verification = check(export(model.task, [samples[0], samples[2]], tmp_path).verify(samples))
     counts = [len(reference) for reference, _ in verification.answers]
-    assert max(counts) >= (1 if name == 'CornerNet' else 10), counts
+    assert max(counts) >= 10, counts

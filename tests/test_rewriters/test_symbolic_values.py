@@ -65,6 +65,64 @@ def test_squeeze_does_not_ask_for_sizes_that_are_free(symbolic):
     assert graph.run(torch.rand(1, 3, 2, 7))[0].shape == (3, 2, 7)
 
 
+def test_numbers_of_python_keep_their_values(symbolic):
+    """As SOLO has the places where its levels begin."""
+
+    def function(x):
+        ends = x.new_tensor([1, 2, 3]).pow(2).cumsum(0)
+        y = x.new_ones(int(ends[-1]))
+        y[: int(ends[0])] *= 5
+        for level in range(1, 3):
+            y[int(ends[level - 1]) : int(ends[level])] *= level
+        return y[x[x > 0].long()]
+
+    graph = symbolic(function, [torch.tensor([3, -1, 13])], [], [[0]])
+    for values in ([3, -1, 13], [1, 2, 5, 6]):
+        graph.check(torch.tensor(values))
+
+
+def test_numbers_that_change_in_place_are_not_the_first_ones(symbolic):
+    def function(x):
+        ends = x.new_tensor([1, 2])
+        ends += 1
+        ends[0] = x.shape[0]
+        return x[: int(ends[1])] * ends[0]
+
+    graph = symbolic(function, [torch.tensor([3, 1, 4, 1])], [], [[0]])
+    for values in ([3, 1, 4, 1], [2, 7, 1, 8, 2]):
+        graph.check(torch.tensor(values))
+
+
+@pytest.mark.parametrize('axes', [[], [[2, 3]]], ids=['fixed', 'free'])
+def test_shape_as_a_tensor(symbolic, axes):
+    def function(x):
+        height, width = torch._shape_as_tensor(x)[2:]
+        return torch.arange(height * width).view(1, 1, *x.shape[2:]) + x
+
+    graph = symbolic(function, [torch.rand(1, 1, 4, 5)], ['ShapeAsTensor'], axes)
+    graph.check(torch.rand(1, 1, 4, 5))
+    if axes:
+        graph.check(torch.rand(1, 1, 7, 3))
+
+
+def test_resized_to_a_size_that_values_tell(symbolic):
+    def function(x, size):
+        return torch.nn.functional.interpolate(x, (size[0], size[1]), mode='bilinear', align_corners=True)
+
+    image = torch.rand(1, 2, 4, 5)
+    graph = symbolic(function, [image, torch.tensor([7, 6])], ['Interpolate'])
+    for size in ([7, 6], [2, 9], [12, 30]):
+        got = graph.run(image, torch.tensor(size))[0]
+        wanted = torch.nn.functional.interpolate(image, size, mode='bilinear', align_corners=True)
+        assert got.shape == wanted.shape and abs(got - wanted.numpy()).max() < 1e-6
+
+
+def test_a_mask_of_no_more_than_two_is_not_taken_for_full(symbolic):
+    graph = symbolic(lambda x: x[:2][x[:2] > 0], [torch.tensor([1.0, 5])], [])
+    for values in ([1.0, 5], [-1.0, 5], [-1.0, -5]):
+        graph.check(torch.tensor(values))
+
+
 def test_a_length_that_goes_anywhere_else_fits_nothing(symbolic):
     """An error while exporting, or of every run: no wrong answer."""
     try:
