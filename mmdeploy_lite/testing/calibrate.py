@@ -20,6 +20,11 @@ _CLS_STD, _CLS_MEAN = 1.5, -4.0  # the best of a million (anchor, class) pairs t
 _CLASSIFIERS = tuple('_cls conv_seg fc_seg cls_seg cls_embed cls_conv cls_out class_embed cls_score conv_obj'.split())
 _MASK_FEATURES = ('mask_feature', 'pix_mlp.layers.2')
 _MASK_STD = 0.25  # of 256 channels: mask logits of spread 4
+_STANDARDIZED = ('ConvWS2d', 'ConvAWS2d', 'SAConv2d')
+_RESIDUAL = 0.3
+"""Of what a block adds, where weights are standardized: with 1, rounding grows a hundredfold through 50 random layers,
+and PyTorch itself in float32 is 2 % from float64. Trained ones start at 0 there.
+"""
 _STEP_STD = 0.1  # of a box that moves stage by stage: a twentieth of its size
 
 
@@ -67,6 +72,10 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
         for name, parameter in module.named_parameters(recurse=False):
             if name == 'level_embed' or type(module).__name__ == 'TridentConv':  # which nothing but a checkpoint sets
                 nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)
+    if any(type(module).__name__ in _STANDARDIZED for module in model.modules()):
+        for block in model.modules():
+            if hasattr(block, 'downsample') and isinstance(norm := getattr(block, 'norm3', None), nn.Module):
+                norm.weight.data *= _RESIDUAL
     for parameter in _silent(model):
         parameter.data.normal_(std=0.3, generator=generator)
     embeds = _mask_embeds(model)
