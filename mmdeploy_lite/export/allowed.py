@@ -28,14 +28,14 @@ class AllowedLine:
             every file.
         line: a part of the line's text; '' for every line of the file.
         reason: why the frozen value is the same for every image.
-        taken: which way ``torch.export`` takes at an ``if`` on a tensor's value, of which it knows none, so that the
-            answer is right for every image; None where there is no such ``if``.
+        truth: what ``torch.export``, which knows no values, is to take the tensor for that is asked there: the answer is
+            right for every image that way. None where no tensor is asked.
     """
 
     file: str
     line: str
     reason: str
-    taken: bool | None = None
+    truth: bool | None = None
 
     def allows(self, filename: str, text: str) -> bool:
         """Whether this entry is about that line."""
@@ -99,7 +99,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
         'YOLACTPreselect leaves at most nms_pre anchors, at any image size',
     ),
     AllowedLine(f'{_DENSE_HEADS}/solo*_head.py', 'if len(cls_scores) == 0', _NO_MASKS),
-    AllowedLine(f'{_DENSE_HEADS}/solo*_head.py', 'if keep.sum() == 0', _NO_MASKS, taken=False),
+    AllowedLine(f'{_DENSE_HEADS}/solo*_head.py', 'if keep.sum() == 0', _NO_MASKS, truth=False),
     AllowedLine(f'{_DENSE_HEADS}/solo*_head.py', 'if len(keep_inds) == 0', _NO_MASKS),
     AllowedLine(
         f'{_DENSE_HEADS}/solo*_head.py', 'results.scores.new_zeros(len(scores), 4)', 'SOLOBoxes makes them again'
@@ -119,8 +119,8 @@ ALLOWED: tuple[AllowedLine, ...] = (
         f'{_ROI_HEADS}/roi_extractors/generic_roi_extractor.py', 'if roi_feats.shape[0] == 0', 'none are pooled'
     ),
     AllowedLine('mmcv/ops/point_sample.py', 'affine_trans = torch.tensor(', 'a constant'),
-    AllowedLine('mmcv/ops/point_sample.py', 'if inds.any()', _ONE_IMAGE, taken=True),
-    AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'if inds.any()', _ONE_IMAGE, taken=True),
+    AllowedLine('mmcv/ops/point_sample.py', 'if inds.any()', _ONE_IMAGE, truth=True),
+    AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'if inds.any()', _ONE_IMAGE, truth=True),
     AllowedLine('mmcv/ops/point_sample.py', 'if rois.size(1) == 5', _CHANNELS),
     AllowedLine(f'{_ROI_HEADS}/point_rend_roi_head.py', 'self.test_cfg.subdivision_num_points >=', _POOLED),
     AllowedLine('mmdet/models/utils/point_sample.py', 'if mask_preds.shape[1] == 1', _CHANNELS),
@@ -199,7 +199,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
     AllowedLine('', 'reference.shape[-1] == ', _CHANNELS),
     AllowedLine('mmdet/models/layers/transformer/utils.py', 'coord_tensor.size(-1) == ', _CHANNELS),
     AllowedLine('mmdet/models/layers/transformer/utils.py', 'scaling = float(head_dims)', _CHANNELS),
-    AllowedLine(f'{_DENSE_HEADS}/*.py', 'if mask.sum() == 0', _LOCATION, taken=False),
+    AllowedLine(f'{_DENSE_HEADS}/*.py', 'if mask.sum() == 0', _LOCATION, truth=False),
     AllowedLine(f'{_DENSE_HEADS}/paa_head.py', 'len(det_bboxes) > 0', 'none: voting on none is none'),
     AllowedLine('mmdet/structures/bbox/bbox_overlaps.py', 'if rows * cols == 0', 'of no boxes: as many overlaps'),
     AllowedLine(
@@ -223,7 +223,7 @@ def allowed_lines(extra: Iterable[Mapping[str, Any]] = ()) -> list[AllowedLine]:
     """The built-in lines and those of the deploy config's ``audit.allow``.
 
     Args:
-        extra: dicts with ``file``, ``line`` and ``reason``, and ``taken`` where there is an ``if`` on a tensor's value.
+        extra: dicts with ``file``, ``line`` and ``reason``, and ``truth`` where a tensor is asked.
 
     Raises:
         ConfigError: an entry that is anything else.
@@ -232,22 +232,22 @@ def allowed_lines(extra: Iterable[Mapping[str, Any]] = ()) -> list[AllowedLine]:
     for entry in extra if isinstance(extra, (list, tuple)) else [extra]:
         if (
             not isinstance(entry, Mapping)
-            or {*entry} - {'taken'} != {'file', 'line', 'reason'}
+            or {*entry} - {'truth'} != {'file', 'line', 'reason'}
             or not all(isinstance(entry[key], str) for key in ('file', 'line', 'reason'))
-            or not isinstance(entry.get('taken'), (bool, type(None)))
+            or not isinstance(entry.get('truth'), (bool, type(None)))
         ):
             raise ConfigError(
                 f'audit.allow has {entry!r}; each entry is dict(file=end of the path, line=part of the line,'
-                ' reason=why), with taken=True or False where torch.export is to take a branch'
+                ' reason=why), with truth=True or False where torch.export is to take a branch'
             )
         lines.append(AllowedLine(**entry))
     return lines
 
 
-def taken_branch(filename: str, lineno: int, allowed: Iterable[AllowedLine]) -> bool | None:
-    """Which way to go at an ``if`` on a tensor's value, see :attr:`AllowedLine.taken`; None where nobody says."""
+def known_truth(filename: str, lineno: int, allowed: Iterable[AllowedLine]) -> bool | None:
+    """What to take a tensor for that a line asks, see :attr:`AllowedLine.truth`; None where nobody says."""
     text = _text(filename, _statement_at(filename, lineno), lineno)
-    return next((entry.taken for entry in allowed if entry.taken is not None and entry.allows(filename, text)), None)
+    return next((entry.truth for entry in allowed if entry.truth is not None and entry.allows(filename, text)), None)
 
 
 def unknown_places(warnings: Iterable[TracedWarning], allowed: Iterable[AllowedLine]) -> list[tuple[str, int]]:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._logging.structured import INTERN_TABLE
 
 from ..errors import ExportError
 from ..rewriting import FunctionRewriter, RewriteContext, of_exporter
-from .allowed import AllowedLine
+from .allowed import AllowedLine, known_truth
 from .explain import explain, function_at
 from .torch_export import quiet, require, symbolic
 from .tracing import ExportState, exporting
@@ -62,29 +63,35 @@ def value_branches(
         ExportError: the model cannot be followed at all.
     """
     require('an audit by torch.export')
+    from ..rewriters.symbolic_values import Truth
     from . import symbolic_ops  # noqa: F401  (registers the operators)
 
+    # the draft mode knows the values, and loses the line where another than PyTorch's own code asks for them
     rewriters = of_exporter(rewriters, symbolic=True)
+    rewriters = {key: rewriter for key, rewriter in rewriters.items() if not isinstance(rewriter, Truth)}
     wrapper = task.wrapper().eval()
     args = tuple(torch.from_numpy(value) for value in task.feeds([sample] * task.batch_size).values())
-    state = ExportState(pastes=task.pastes, allowed=tuple(allowed))
+    state = ExportState(pastes=task.pastes)
     with RewriteContext(rewriters), exporting(state), quiet(), torch.no_grad():
         try:
             with symbolic():
                 program = torch.export.draft_export(wrapper, args, strict=False)
         except Exception as error:
             raise ExportError(f'the audit could not follow the model: {explain(error)}') from error
-    return _branches(program._report)
+    found = _branches(program._report)
+    return [branch for branch in found if known_truth(branch.filename, branch.lineno, allowed) is None]
 
 
 def _branches(report: Any) -> list[Branch]:
     found = []
+    # the report has the names of files that no earlier one had
+    names = {number: name for name, number in INTERN_TABLE.items()} | report.str_to_filename
     for failure in report.failures:
         if failure.failure_type.name != 'DATA_DEPENDENT_ERROR':
             continue
         for frame in reversed(failure.data['user_stack']):
-            filename = report.str_to_filename.get(frame['filename'], '')
-            if filename and not filename.startswith(_NOT_THE_MODELS):
+            filename = names.get(frame['filename'], '')
+            if not filename.startswith(_NOT_THE_MODELS):
                 place = function_at(filename, frame['line'])
                 name = frame['name'] if place is None else place.path
                 found.append(Branch(filename, frame['line'], name, frame['loc'] or '', str(failure.data['result'])))

@@ -14,7 +14,7 @@ import torch
 from mmengine.structures import InstanceData
 from torch import Tensor
 
-from ..export.allowed import taken_branch
+from ..export.allowed import known_truth
 from ..export.shapes import SOME, is_unknown
 from ..export.tracing import current_export, is_symbolic
 from ..registry import REWRITERS
@@ -77,7 +77,7 @@ class Nonzero(FunctionRewriter):
 @REWRITERS.register_module()
 class Truth(FunctionRewriter):
     """A branch on a tensor's value goes the way that is right for every image, at the lines where one is; see
-    :attr:`~mmdeploy_lite.export.allowed.AllowedLine.taken`.
+    :attr:`~mmdeploy_lite.export.allowed.AllowedLine.truth`.
     """
 
     target = 'torch.Tensor.__bool__'
@@ -87,9 +87,9 @@ class Truth(FunctionRewriter):
         state = current_export()
         if state is not None and state.symbolic:
             filename, lineno = _asking()
-            taken = taken_branch(filename, lineno, state.allowed)
-            if taken is not None:
-                return taken
+            truth = known_truth(filename, lineno, state.allowed)
+            if truth is not None:
+                return truth
         return origin(tensor)
 
 

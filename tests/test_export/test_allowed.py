@@ -11,7 +11,7 @@ import pytest
 
 from mmdeploy_lite.errors import ConfigError
 from mmdeploy_lite.export import TracedWarning
-from mmdeploy_lite.export.allowed import ALLOWED, AllowedLine, allowed_lines, taken_branch, unknown_warnings
+from mmdeploy_lite.export.allowed import ALLOWED, AllowedLine, allowed_lines, known_truth, unknown_warnings
 
 FROZEN = {
     'branch': """
@@ -157,7 +157,7 @@ def test_users_own_line_is_allowed_by_the_config(code, export, image):
         [dict(file='x.py', line='if')],
         [dict(file='x.py', line='if', reason='r', more=1)],
         [dict(file='x.py', line=5, reason='r')],
-        [dict(file='x.py', line='if', reason='r', taken='yes')],
+        [dict(file='x.py', line='if', reason='r', truth='yes')],
         ['x.py'],
         [5],
         'x.py',
@@ -185,10 +185,10 @@ def test_which_way_a_branch_goes(code):
                 return x
     """).__file__
     entry = dict(file='user_code.py', line='x.sum() > 0', reason='always positive')
-    told = allowed_lines([entry, dict(entry, taken=True), dict(entry, taken=False)])
-    assert [taken_branch(lines, line, told) for line in (4, 5)] == [True, True]  # the first that says
-    assert taken_branch(lines, 7, told) is None
-    assert taken_branch(lines, 5, told[:-2]) is None
+    told = allowed_lines([entry, dict(entry, truth=True), dict(entry, truth=False)])
+    assert [known_truth(lines, line, told) for line in (4, 5)] == [True, True]  # the first that says
+    assert known_truth(lines, 7, told) is None
+    assert known_truth(lines, 5, told[:-2]) is None
 
 
 def test_paths_of_other_systems_and_of_users():

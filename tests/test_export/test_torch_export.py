@@ -103,13 +103,13 @@ def test_a_branch_goes_the_way_that_somebody_vouched_for(image, code, taken):
                 return x * 2
             return x + 1
     """)
-    allowed = allowed_lines([dict(file='user_code.py', line='if not found', reason='tested', taken=taken)])
+    allowed = allowed_lines([dict(file='user_code.py', line='if not found', reason='tested', truth=taken)])
     with RewriteContext({'truth': Truth()}):
         graph = export(module.forward, image, allowed=allowed)
         with pytest.raises(ExportError, match='user_code.py:5'):
             export(module.forward, image, allowed=allowed_lines([dict(file='user_code.py', line='', reason='')]))
         assert not bool(torch.zeros(1)) and bool(torch.ones(1))
-    np.testing.assert_allclose(run(graph, image=-image), -2 * image if taken else 1 - image)
+    np.testing.assert_allclose(run(graph, image=-image), 1 - image if taken else -2 * image)
     assert not bool(torch.zeros(1)) and bool(torch.ones(1))
 
 
@@ -237,9 +237,10 @@ class TestAudit:
         ]
         assert (found[0].code, found[0].taken, found[1].taken) == ('if x.sum() > 1 and x.min() > 0:', 'True', 'True')
         assert f'{module.__file__}:4 in forward' in str(found[0])
-        told = allowed_lines([dict(file='user_code.py', line='if not (x > 0).all()', reason='tested', taken=False)])
+        told = allowed_lines([dict(file='user_code.py', line='if not (x > 0).all()', reason='tested', truth=False)])
         args = self.Task(module.forward), np.full((3, 8, 9), 0.25, np.float32), {'truth': Truth()}
-        assert [branch.lineno for branch in value_branches(*args, told)] == [4, 9]
+        assert [branch.lineno for branch in value_branches(*args, told)] == [4, 9]  # and once more in this process
+        assert value_branches(*args) == found
 
     def test_none_where_there_is_none(self):
         assert value_branches(self.Task(lambda x: torch.where(x > 1, x, -x)), np.ones((3, 8, 9), np.float32), {}) == []
