@@ -28,8 +28,8 @@ class AllowedLine:
             every file.
         line: a part of the line's text; '' for every line of the file.
         reason: why the frozen value is the same for every image.
-        truth: what ``torch.export``, which knows no values, is to take the tensor for that is asked there: the answer is
-            right for every image that way. None where no tensor is asked.
+        truth: what ``torch.export``, which knows no values, is to take the tensor for that is asked there, so that the
+            answer is right for every image. None where no tensor is asked.
     """
 
     file: str

@@ -265,17 +265,20 @@ class _ScoreLayer:
     num_outputs: int
     """Per anchor: the classes and, before a softmax, the background, which comes last."""
     softmax: bool
+    first: bool = False
+    """The background comes first."""
 
     @property
     def bias(self) -> Tensor:
         """(anchors, classes): a view that can be changed; without the background."""
         bias = self.layer.bias.data.view(-1, self.num_outputs)
-        return bias[:, :-1] if self.softmax else bias
+        return (bias[:, 1:] if self.first else bias[:, :-1]) if self.softmax else bias
 
     def rows(self, output: Tensor) -> Tensor:
-        """(rows, anchors, classes and background) of what the layer returned."""
+        """(rows, anchors, classes and background, last) of what the layer returned."""
         rows = output.movedim(1, -1) if isinstance(self.layer, nn.Conv2d) else output
-        return rows.reshape(-1, rows.shape[-1] // self.num_outputs, self.num_outputs)
+        rows = rows.reshape(-1, rows.shape[-1] // self.num_outputs, self.num_outputs)
+        return rows.roll(-1, dims=-1) if self.first else rows
 
     def shift_below(self, rows: Tensor, log_odds: Tensor) -> Tensor:
         """(anchors, classes): what brings the best log-odds of each class to ``log_odds``, or below."""
@@ -312,7 +315,7 @@ def _score_layers(model: nn.Module) -> list[_ScoreLayer]:
         outputs = len(layer.bias) if head is None else head.num_classes + softmax
         if len(layer.bias) % outputs:  # Seesaw loss: classes and objectness, which no one shift silences
             continue
-        found.append(_ScoreLayer(layer, outputs, softmax))
+        found.append(_ScoreLayer(layer, outputs, softmax, type(head).__name__ == 'MultiInstanceBBoxHead'))
     return found
 
 
