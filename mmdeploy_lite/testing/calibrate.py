@@ -84,6 +84,7 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     if embeds:
         _tell_queries_apart(model, generator)
         goals |= {name: (1.0, 0.0) for name, _ in model.named_modules() if name.endswith(_MASK_FEATURES)}
+        goals |= {name: (4.0, 0.0) for name, _ in model.named_modules() if name.endswith('attn_mlp.layers.2')}
     goals |= {name: (_STEP_STD, 0.0) for name in _box_steps(model)} | _corner_goals(model)
     done: set[int] = set()
     handles = [
@@ -99,6 +100,7 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             handle.remove()
     if embeds:
         _calibrate_last_stage(model, run, goals)
+    _tell_recognized_apart(model, run)
     for name in _last_convs(model, 'CornerHead', '[tb][lr]_heat'):
         # corners make a box if both are of one class: of 80 equal ones, hardly any of a hundred corners finds its other
         heat, rest, less = model.get_submodule(name), slice(1, None), 0.2
@@ -181,6 +183,21 @@ def _tell_queries_apart(model: nn.Module, generator: torch.Generator) -> None:
             module.in_proj_weight.data[: 2 * module.embed_dim] *= 3  # of queries and keys
 
 
+def _tell_recognized_apart(model: nn.Module, run: Callable[[], Any]) -> None:
+    """Take away, in place, what the tokens of SAN's image encoder have in common, which is nearly all of a random one:
+    else all queries are of one class.
+    """
+    for module in model.modules():
+        if type(module).__name__ != 'RecWithAttnbias':
+            continue
+        tokens: list[Tensor] = []
+        handle = module.ln_post.register_forward_hook(lambda _, args, output, tokens=tokens: tokens.append(output))
+        with torch.no_grad():
+            run()
+        handle.remove()
+        module.ln_post.bias.data -= tokens[-1].flatten(0, -2).mean(dim=0)
+
+
 def _draw_class_names(model: nn.Module, generator: torch.Generator) -> None:
     """Embeddings of the class names for models that compare with them, in place where they are kept once computed.
 
@@ -189,6 +206,7 @@ def _draw_class_names(model: nn.Module, generator: torch.Generator) -> None:
     for module in model.modules():
         if type(module).__name__ != 'CLIPTextEncoder' or not module.cache_feature:
             continue
+        module.logit_scale.data.fill_(4.6)  # e^4.6 is 100, which trained ones end at
         shape = (model.num_classes, module.text_projection.shape[1])
         drawn = nn.functional.normalize(torch.randn(shape, generator=generator), dim=-1)
         names = module.vocabulary

@@ -18,6 +18,7 @@ from ..check.tolerance import Tolerance
 from ..errors import DeployError
 from .calibrate import distinct_scores
 from .images import empty, faint, scene
+from .zoo_table import FIXED
 
 if TYPE_CHECKING:
     from ..tasks import Sample
@@ -35,8 +36,6 @@ MIN_CLASSES = 5
 
 
 TRACER = 'TorchScriptExporter'
-FIXED = 'asked for'
-"""Why a file has one size where the caller wants that."""
 
 
 def zoo_entry(config: str, exporter: str = TRACER, fixed: bool = False) -> dict[str, Any]:

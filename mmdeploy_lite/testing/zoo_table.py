@@ -9,6 +9,8 @@ from typing import Any
 
 SECOND = 'torch_export'
 """The key of what TorchExportExporter made of a config."""
+FIXED = 'asked for'
+"""Why a file has one size where the caller wants that."""
 
 
 def write_table(entries: Sequence[dict[str, Any]], path: Path, total: int) -> None:
@@ -55,14 +57,17 @@ def _second_exporter(entries: Sequence[dict[str, Any]]) -> list[str]:
         f'## By torch.export: {equal} of {len(chosen)} equal',
         '',
         'The same weights and images through `TorchExportExporter` (`tools/zoo.py --exporter torch_export`). Numbers in'
-        " brackets are the tracer's; time is that of its file over the tracer's file.",
+        " brackets are the tracer's; time is that of its file over the tracer's file. Files of one size were asked for"
+        ' (`--fixed`), unless the note says why they had to be.',
         '',
         '| config | status | nodes | export s | time / tracer | H, W | note |',
         '| --- ' * 7 + '|',
     ]
     for entry in chosen:
         other = entry[SECOND]
-        note = str(other.get('note', '')).replace('\n', ' ').replace('|', '/')[:300]
+        reason = other.get('static_reason')
+        note = '; '.join(filter(None, [other.get('note', ''), '' if reason == FIXED else reason]))
+        note = note.replace('\n', ' ').replace('|', '/')[:300]
         sizes = {True: 'dynamic', False: 'fixed', None: ''}[other.get('dynamic')]
         beside = {**entry, 'nodes': other.get('tracer_nodes', entry.get('nodes', '-'))}  # of the very same run
         numbers = [f'{other[key]} ({beside[key]})' if key in other else '' for key in ('nodes', 'export_seconds')]
