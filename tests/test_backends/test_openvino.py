@@ -16,7 +16,7 @@ from mmdeploy_lite.export.metadata import write_metadata
 from mmdeploy_lite.testing.exporting import export
 from mmdeploy_lite.testing.images import empty, scene
 from mmdeploy_lite.testing.models import find_busy, zoo_model
-from mmdeploy_lite.testing.tiny import narrow_retinanet
+from mmdeploy_lite.testing.tiny import narrow_retinanet, tiny
 
 pytest.importorskip('openvino', reason='OpenVINO is not installed')
 SCALE = (96, 64)
@@ -49,6 +49,18 @@ def test_detections_of_any_size_are_equal(detector):
     assert session.metadata == exported.session.metadata
     assert session.input_names == exported.session.input_names
     assert session.input_shapes['image'] == [1, 3, '?', '?'] and session.input_shapes['scale_factor'] == [1, 2]
+
+
+@pytest.mark.parametrize('name', ['RTMDet', 'Mask R-CNN', 'SegFormer'])
+def test_whole_models_of_any_size_are_equal(name, tmp_path):
+    model = tiny(name)
+    images = {'one': scene(11, 96, 128), 'turned': scene(12, 128, 96), 'empty': empty(96, 128)}
+    samples = model.samples(images)
+    if model.task.kind == 'detections':
+        find_busy(model, samples[:-1], samples[-1])
+    export(model.task, [samples[0], samples[-1]], tmp_path)
+    found = verify(model.task, load(next(tmp_path.glob('*.onnx'))), samples, model.task.tolerance, True)
+    assert found.equal, [check.comparison.reasons for check in found.checks]
 
 
 def test_float32_also_where_the_processor_has_less(detector):
