@@ -43,9 +43,9 @@ class Model:
     def __init__(self, config: str, options: dict | str, shape: tuple[int, int], batch_size: int | None = 1) -> None:
         from mmdeploy_lite.prepare import merge_settings, prepare
         from mmdeploy_lite.tasks import TestPipeline, fix_shape
-        from mmdeploy_lite.testing.calibrate import shift_classes
         from mmdeploy_lite.testing.images import scene
         from mmdeploy_lite.testing.models import zoo_model
+        from mmdeploy_lite.testing.silence import shift_classes
 
         if isinstance(options, dict):
             model = zoo_model(config, options, batch_size=batch_size)

@@ -5,6 +5,7 @@ They are taken for two or more, see :data:`~mmdeploy_lite.export.shapes.SOME`.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +96,7 @@ class Truth(FunctionRewriter):
 
 def _asking() -> tuple[str, int]:
     """File and line of the first caller that is no part of this package."""
-    own, frame = str(Path(__file__).parents[1]), sys._getframe(2)
+    own, frame = f'{Path(__file__).parents[1]}{os.sep}', sys._getframe(2)
     while frame.f_code.co_filename.startswith(own):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

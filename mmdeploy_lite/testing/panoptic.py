@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..tasks import Sample
-from .calibrate import shift_classes
 from .models import TestModel, UnfitModelError
+from .silence import shift_classes
 
 _OBJECT_THRS = (0.8, 0.5, 0.3, 0.2, 0.1, 0.05)
 _IOU_THRS = (0.8, 0.5, 0.3, 0.1, 0.03)
