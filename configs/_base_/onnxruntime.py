@@ -29,6 +29,7 @@ deploy = dict(
         nonzero=dict(type='Nonzero'),
         truth=dict(type='Truth'),
         shape_as_tensor=dict(type='ShapeAsTensor'),
+        float_range=dict(type='FloatRange'),
         squeeze=dict(type='Squeeze'),
         new_tensor=dict(type='NewTensor'),
         view_of_rows=dict(type='ViewOfRows'),

@@ -116,3 +116,16 @@ class ShapeAsTensor(FunctionRewriter):
         if all(isinstance(size, int) for size in shape):
             return torch.tensor(shape)
         return torch.stack([torch.full((), size, dtype=torch.int64) for size in shape])
+
+
+@REWRITERS.register_module()
+class FloatRange(FunctionRewriter):
+    """``torch.arange(0, 4.0)`` is of floats; PyTorch's translation makes integers of it where one of them is one."""
+
+    target = 'torch.arange'
+    only = 'symbolic'
+
+    def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Tensor:
+        if is_symbolic() and kwargs.get('dtype') is None and any(isinstance(arg, float) for arg in args):
+            kwargs['dtype'] = torch.get_default_dtype()
+        return origin(*args, **kwargs)

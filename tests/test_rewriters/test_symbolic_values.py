@@ -105,6 +105,13 @@ def test_shape_as_a_tensor(symbolic, axes):
         graph.check(torch.rand(1, 1, 7, 3))
 
 
+def test_a_range_of_floats_that_starts_at_an_integer(symbolic):
+    def function(x):
+        return x * torch.arange(0, 4.0), x + torch.arange(4), torch.arange(1, 5.0, dtype=torch.int64) + x.long()
+
+    symbolic(function, [torch.rand(4)], ['FloatRange']).check(torch.rand(4))
+
+
 def test_resized_to_a_size_that_values_tell(symbolic):
     def function(x, size):
         return torch.nn.functional.interpolate(x, (size[0], size[1]), mode='bilinear', align_corners=True)
