@@ -15,8 +15,6 @@ FIXED = 'asked for'
 REMARKS = {
     'mmdet::point_rend/point-rend_r50-caffe_fpn_ms-1x_coco.py': 'a run from before masks were held against those of'
     ' moved weights; another one needs more than 15 GB of memory, for logits of 100 x 80 x 224 x 224',
-    'mmdet::crowddet/crowddet-rcnn_r50_fpn_8xb2-30e_crowdhuman.py': 'a run from before calibration knew that its'
-    ' background is the first class; needs another one',
 }
 """What a config that is not equal would need; of runs before this text."""
 
