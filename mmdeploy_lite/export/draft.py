@@ -6,6 +6,7 @@ A tracer takes each such branch as one image takes it and says nothing, or warns
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,4 +100,4 @@ def _branches(report: Any) -> list[Branch]:
     return found
 
 
-_NOT_THE_MODELS = str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1])
+_NOT_THE_MODELS = f'{Path(torch.__file__).parent}{os.sep}', f'{Path(__file__).resolve().parents[1]}{os.sep}'

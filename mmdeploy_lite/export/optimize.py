@@ -54,7 +54,8 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
         try:
             onnxruntime.InferenceSession(str(source), options, providers=['CPUExecutionProvider'])
         except Exception as error:  # onnxruntime's errors have no common base that older releases export
-            raise BackendError(f'ONNX Runtime cannot load the exported graph: {str(error).splitlines()[0]}') from error
+            words = str(error).splitlines()[0].replace(f'Load model from {source} failed:', '')  # nobody's path
+            raise BackendError(f'ONNX Runtime cannot load the exported graph: {words}') from error
         optimized = onnx.load(str(target))
     distinct_names(optimized.graph)
     return optimized

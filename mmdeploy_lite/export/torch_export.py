@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -101,7 +102,7 @@ def _comparisons(program: torch.export.ExportedProgram) -> Iterator[TracedWarnin
     (that a kernel fits, that concatenated maps are of one size) is an error in PyTorch too, and whether there is
     anything at all is so for every image.
     """
-    own = str(Path(torch.__file__).parent)
+    own = f'{Path(torch.__file__).parent}{os.sep}'
     values = (node.meta.get('val') for node in program.graph.nodes)
     mode = next((value.fake_mode for value in values if hasattr(value, 'fake_mode')), None)
     for guard in getattr(getattr(mode, 'shape_env', None), 'guards', ()):

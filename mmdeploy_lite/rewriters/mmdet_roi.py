@@ -110,7 +110,8 @@ class SplitOfOne(FunctionRewriter):
 
     def __call__(self, origin: Callable, tensor: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         if isinstance(split_size, (tuple, list)) and len(split_size) == 1:
-            if split_size[0] == UNKNOWN or python_int(split_size[0]) == python_shape(tensor)[dim]:
+            size = python_int(split_size[0])  # a traced number that is compared is told by the tracer as frozen
+            if isinstance(size, int) and size == UNKNOWN or size == python_shape(tensor)[dim]:
                 return (tensor,)
         channels = tensor.dim() == 3 and dim in (2, -1)
         if isinstance(split_size, Tensor) and (channels or isinstance(tensor, nn.Parameter)):

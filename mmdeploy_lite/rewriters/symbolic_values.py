@@ -5,10 +5,8 @@ They are taken for two or more, see :data:`~mmdeploy_lite.export.shapes.SOME`.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,8 +94,8 @@ class Truth(FunctionRewriter):
 
 def _asking() -> tuple[str, int]:
     """File and line of the first caller that is no part of this package."""
-    own, frame = f'{Path(__file__).parents[1]}{os.sep}', sys._getframe(2)
-    while frame.f_code.co_filename.startswith(own):
+    frame = sys._getframe(2)
+    while frame.f_globals.get('__name__', '').partition('.')[0] == __name__.partition('.')[0]:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
@@ -126,6 +124,7 @@ class FloatRange(FunctionRewriter):
     only = 'symbolic'
 
     def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Tensor:
-        if is_symbolic() and kwargs.get('dtype') is None and any(isinstance(arg, float) for arg in args):
+        numbers = (*args, *(kwargs.get(name) for name in ('start', 'end', 'step')))
+        if is_symbolic() and kwargs.get('dtype') is None and any(isinstance(number, float) for number in numbers):
             kwargs['dtype'] = torch.get_default_dtype()
         return origin(*args, **kwargs)

@@ -72,7 +72,7 @@ class NewTensor(FunctionRewriter):
             return data.to(device=device, dtype=dtype).clone()
         if not _holds_tensor(data):
             if is_symbolic() and isinstance(data, (list, tuple)):
-                return torch.tensor(data, dtype=dtype, device=device)
+                return torch.tensor(data, dtype=dtype, device=device, requires_grad=kwargs.get('requires_grad', False))
             return origin(tensor, data, *args, **kwargs)
         if isinstance(data, (list, tuple)):
             return torch.stack([self(origin, tensor, item, dtype=dtype, device=device) for item in data])

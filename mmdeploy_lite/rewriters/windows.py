@@ -16,10 +16,7 @@ from ..rewriting import FunctionRewriter
 
 @REWRITERS.register_module()
 class AdaptivePadding(FunctionRewriter):
-    """Pads to what the kernel covers, by nothing where it fits; the original branches on whether it does.
-
-    Where the image size is fixed the original runs.
-    """
+    """Pads to what the kernel covers, by nothing where it fits; the original branches on whether it does."""
 
     target = (
         'mmseg.models.utils.embed.AdaptivePadding.forward',
@@ -28,19 +25,17 @@ class AdaptivePadding(FunctionRewriter):
     )
 
     def __call__(self, origin: Callable, module: Any, x: Tensor) -> Tensor:
-        if static_size(x) is not None:
-            return origin(module, x)
         if module.padding not in ('same', 'corner'):  # mmdet makes a pair of it, and then pads nothing
             return x
-        pads = []
+        known, pads = static_size(x), []
         for axis in (-1, -2):  # as F.pad counts them
             kernel, stride, dilation = (getattr(module, name)[axis] for name in ('kernel_size', 'stride', 'dilation'))
-            size = axis_size(x, axis)
+            size = axis_size(x, axis) if known is None else known[axis]
             cells = (size + (stride - 1)) // stride
             pad = at_least((cells - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
             before = pad // 2 if module.padding == 'same' else 0
             pads += [before, pad - before]
-        return F.pad(x, pads)
+        return x if known and not any(pads) else F.pad(x, pads)
 
 
 @REWRITERS.register_module()

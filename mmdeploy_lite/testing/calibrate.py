@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -273,9 +272,3 @@ def _looks_like_classifier(name: str) -> bool:
     return (last.endswith(_CLASSIFIERS) or last in ('cls_branches', 'logits', 'cls')) and not any(
         part in last for part in ('centerness', 'bbox', 'reg')
     )  # SABL classifies buckets of its boxes
-
-
-def distinct_scores(scores: np.ndarray) -> int:
-    """How many scores differ from each other by more than 1e-5."""
-    ordered = np.sort(np.asarray(scores, dtype=np.float64))
-    return int(bool(len(ordered))) + int((np.diff(ordered) > 1e-5).sum())

@@ -14,10 +14,10 @@ from ..errors import DeployError
 from ..loading import LoadedModel, build_model, load_config, use_scope
 from ..rewriting import FunctionRewriter, RewriteContext
 from ..tasks import BaseTask, Sample, TestPipeline, answering, find_test_pipeline, fix_shape, infer_task
-from .calibrate import Calibration, calibrate, distinct_scores
+from .calibrate import Calibration, calibrate
 from .images import empty, scene
 from .reference_edits import edit_config, edit_model
-from .silence import shift_classes, silence
+from .silence import distinct_scores, shift_classes, silence
 
 SCALE = (384, 256)
 """(longer, shorter) side in pixels that images are resized to at most: large enough for every level of a pyramid to

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,22 +19,22 @@ class _ScoreLayer:
 
     layer: nn.Module
     num_outputs: int
-    """Per anchor: the classes and, before a softmax, the background, which comes last."""
+    """Per anchor: the classes and, before a softmax, the background."""
     softmax: bool
-    first: bool = False
-    """The background comes first."""
+    background_first: bool = False
+    """Else it comes last."""
 
     @property
     def bias(self) -> Tensor:
         """(anchors, classes): a view that can be changed; without the background."""
         bias = self.layer.bias.data.view(-1, self.num_outputs)
-        return (bias[:, 1:] if self.first else bias[:, :-1]) if self.softmax else bias
+        return (bias[:, 1:] if self.background_first else bias[:, :-1]) if self.softmax else bias
 
     def rows(self, output: Tensor) -> Tensor:
         """(rows, anchors, classes and background, last) of what the layer returned."""
         rows = output.movedim(1, -1) if isinstance(self.layer, nn.Conv2d) else output
         rows = rows.reshape(-1, rows.shape[-1] // self.num_outputs, self.num_outputs)
-        return rows.roll(-1, dims=-1) if self.first else rows
+        return rows.roll(-1, dims=-1) if self.background_first else rows
 
     def shift_below(self, rows: Tensor, log_odds: Tensor) -> Tensor:
         """(anchors, classes): what brings the best log-odds of each class to ``log_odds``, or below."""
@@ -87,11 +88,10 @@ def shift_classes(model: nn.Module, shift: float) -> None:
 def silence(model: nn.Module, run: Callable[[], Any], threshold: float, margin: float = 0.02) -> None:
     """Shift the bias of each class, in place, until no class passes the threshold on an image.
 
-    Each class by its own amount: its best score on this image then lies just below the threshold, and on another
-    image every class
-    that responds more strongly to something passes. One shift for all classes does not do with random weights: the
-    best of many thousand scores is nearly as high on a gray image as on any other, wherever a normalization follows
-    the image's contrast.
+    Each class by its own amount: its best score on this image then lies just below the threshold, and on another image
+    every class that responds more strongly to something passes. One shift for all classes does not do with random
+    weights: the best of many thousand scores is nearly as high on a gray image as on any other, wherever a
+    normalization follows the image's contrast.
 
     Args:
         model: calibrated.
@@ -112,3 +112,9 @@ def silence(model: nn.Module, run: Callable[[], Any], threshold: float, margin: 
     for scores in layers:
         if outputs := seen[scores.layer]:
             scores.bias.add_(scores.shift_below(torch.cat([scores.rows(output) for output in outputs]), wanted))
+
+
+def distinct_scores(scores: np.ndarray) -> int:
+    """How many scores differ from each other by more than 1e-5."""
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))
+    return int(bool(len(ordered))) + int((np.diff(ordered) > 1e-5).sum())

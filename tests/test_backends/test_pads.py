@@ -17,6 +17,7 @@ from torch import nn
 
 import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
 from mmdeploy_lite.export import ExportState, TorchScriptExporter, exporting
+from mmdeploy_lite.export.allowed import ALLOWED, unknown_warnings
 from mmdeploy_lite.export.metadata import write_metadata
 from mmdeploy_lite.registry import REWRITERS
 from mmdeploy_lite.rewriting import RewriteContext, build_rewriters
@@ -86,6 +87,7 @@ def test_of_layers(name, dynamic, tmp_path):
     axes = {'image': {2: 'height', 3: 'width'}} if dynamic else {}
     with RewriteContext(rewriters), exporting(state):
         graph = TorchScriptExporter().export(module, [image], ['image'], ['out'], axes)
+    assert unknown_warnings(graph.warnings, ALLOWED) == []
     for size in SIZES if dynamic else SIZES[:1]:
         image = torch.randn(1, 2, *size)
         with torch.no_grad():

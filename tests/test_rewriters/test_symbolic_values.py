@@ -107,7 +107,8 @@ def test_shape_as_a_tensor(symbolic, axes):
 
 def test_a_range_of_floats_that_starts_at_an_integer(symbolic):
     def function(x):
-        return x * torch.arange(0, 4.0), x + torch.arange(4), torch.arange(1, 5.0, dtype=torch.int64) + x.long()
+        whole = torch.arange(1, 5.0, dtype=torch.int64) + x.long()
+        return x * torch.arange(0, 4.0), x * torch.arange(start=0, end=4.0), x + torch.arange(4), whole
 
     symbolic(function, [torch.rand(4)], ['FloatRange']).check(torch.rand(4))
 

@@ -121,6 +121,14 @@ class TestSplitOfOne:
         graph.check(torch.randn(9, 3))
         assert 'Split' not in graph.ops()
 
+    def test_one_part_as_long_as_a_size_of_the_graph(self, both):
+        def function(x):
+            return [part + 0 for part in x.split((x.shape[0],))]
+
+        graph = both(function, [torch.randn(4, 3)], ['SplitOfOne'], [[0]])
+        graph.check(torch.randn(9, 3))
+        assert 'Split' not in graph.ops() and graph.unknown == []
+
     @pytest.mark.parametrize('arguments', [(2,), ([1, 3],), ([4, 0],), ((1, 2), 1), ([3], 1), (3, 1)])
     def test_other_splits_are_as_before(self, arguments):
         x = torch.arange(12.0).view(4, 3)
