@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..export.operators import squeeze
-from ..export.shapes import at_most, axis_size, python_shape, size_tensor, static_size, tracing_paused
+from ..export.shapes import at_most, axis_size, python_int, python_shape, size_tensor, static_size, tracing_paused
 from ..export.tracing import current_export, is_symbolic, is_tracing
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter, RewriteContext
@@ -230,7 +230,9 @@ class AdaptiveAvgPool2d(FunctionRewriter):
             return origin(input, output_size)
         size = static_size(input)
         if size is not None:
-            pair = tuple(extent if cells is None else int(cells) for extent, cells in zip(size, pair, strict=True))
+            pair = tuple(
+                extent if cells is None else python_int(cells) for extent, cells in zip(size, pair, strict=True)
+            )
             if all(extent % cells == 0 for extent, cells in zip(size, pair, strict=True)):
                 kernel = tuple(extent // cells for extent, cells in zip(size, pair, strict=True))
                 return F.avg_pool2d(input, kernel, kernel)

@@ -62,6 +62,18 @@ class TestAdaptiveAvgPool2d:
         if dynamic:
             graph.check(features(7, 64), atol=1e-5)
 
+    @pytest.mark.parametrize('dynamic', [False, True])
+    def test_to_the_size_of_another_map(self, traced, dynamic):
+        def function(x, y):
+            return F.adaptive_avg_pool2d(x, y.shape[-2:])
+
+        args, axes = [features(20, 45), features(7, 9)], [[2, 3], [2, 3]] if dynamic else []
+        graph = traced(function, args, ['AdaptiveAvgPool2d'], axes, dynamic)
+        assert graph.unknown == []
+        graph.check(*args, atol=1e-5)
+        if dynamic:
+            graph.check(features(9, 64), features(3, 5), atol=1e-5)
+
     def test_module_and_unbatched(self, traced):
         pool = torch.nn.AdaptiveAvgPool2d(3)
         graph = traced(lambda x: pool(x[0]), [features(8, 8)], ['AdaptiveAvgPool2d'])
