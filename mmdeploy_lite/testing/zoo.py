@@ -246,10 +246,11 @@ def _any_batch(task: Any, path: Path, samples: Sequence[Any]) -> bool:
         return False
     first = samples[0]
     pair = [next((item for item in samples[1:] if task.fit_together(first, item)), first), first]
-    alone, together = FileSession(path), FileSession(whole)
-    outputs = together.run(task.feeds(pair))
-    for index, sample in enumerate(pair):
-        wanted, got = task.answer(alone.run(task.feeds([sample]))), task.answer(outputs, index)
+    # one session at a time: either may take gigabytes
+    alone = [FileSession(path).run(task.feeds([sample])) for sample in pair]
+    together = FileSession(whole).run(task.feeds(pair))
+    for index, outputs in enumerate(alone):
+        wanted, got = task.answer(outputs), task.answer(together, index)
         values = zip(vars(wanted).values(), vars(got).values(), strict=True)
         if not all(np.array_equal(one, two) for one, two in values if isinstance(one, np.ndarray)):
             return False

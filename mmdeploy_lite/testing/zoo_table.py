@@ -14,7 +14,7 @@ FIXED = 'asked for'
 
 REMARKS = {
     'mmdet::point_rend/point-rend_r50-caffe_fpn_ms-1x_coco.py': 'a run from before masks were held against those of'
-    ' moved weights; another one needs more than 15 GB of memory, for logits of 100 x 80 x 224 x 224',
+    ' moved weights; needs another one, which took more than 22 GB of memory and did not end',
 }
 """What a config that is not equal would need; of runs before this text."""
 
