@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a source tree that is not installed
 
 SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
+MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+FCN = 'mmseg::fcn/fcn_r50-d8_4xb2-40k_cityscapes-512x1024.py'
+DEEPLAB = 'mmseg::deeplabv3plus/deeplabv3plus_r50-d8_4xb2-40k_cityscapes-512x1024.py'
 SLIDE = {'model.test_cfg.mode': 'slide', 'model.test_cfg.crop_size': (256, 256), 'model.test_cfg.stride': (171, 171)}
 # name, config, cfg-options, (h, w) of the image
 SET = [
@@ -23,11 +26,21 @@ SET = [
     ('RTMDet-tiny', 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py', {}, (640, 640)),
     ('RetinaNet-R18', 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py', {}, (800, 1344)),
     ('FCOS-R50', 'mmdet::fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py', {}, (800, 1344)),
+    ('ATSS-R50', 'mmdet::atss/atss_r50_fpn_1x_coco.py', {}, (800, 1344)),
     ('Faster R-CNN R50', 'mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', {}, (800, 1344)),
+    ('Mask R-CNN R50', MASK_RCNN, {}, (800, 1344)),
+    ('DETR-R50', 'mmdet::detr/detr_r50_8xb2-150e_coco.py', {}, (800, 1344)),
+    ('FCN-R50-d8', FCN, {}, (512, 1024)),
+    ('DeepLabV3+ R50-d8', DEEPLAB, {}, (512, 1024)),
     ('SegFormer-b0 slide', SEGFORMER, SLIDE, (512, 1024)),
     ('Demo detector', 'demo/configs/detector.py', 'demo/detector.pth', (224, 224)),
     ('YOLOX-nano, trained', 'yolox_nano_coco.py', 'yolox_nano_coco.pth', (416, 416)),
 ]
+
+
+def peer_file(folder: Path, name: str, suffix: str = '.onnx') -> Path:
+    """Where the file that another exporter made of a model of the set is looked up."""
+    return folder / f'{name.replace(" ", "_")}{suffix}'
 
 
 class Model:
@@ -118,8 +131,7 @@ def grow(threads: int, runs: int) -> list[dict]:
         steps = []
         for count in (10, 50, 100):
             options = {'model.test_cfg.rcnn.max_per_img': count, 'model.test_cfg.rcnn.score_thr': 1e-4}
-            config = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
-            path, model = exported(f'detections{count}', config, options, (320, 480))
+            path, model = exported(f'detections{count}', MASK_RCNN, options, (320, 480))
             steps.append((count, path, model.task.feeds(model.samples[:1])))
         found.append(measure_growth('Mask R-CNN R50, 320 x 480', 'detections', steps, threads, max(runs // 2, 3)))
     return [growth.to_dict() for growth in found]
@@ -138,8 +150,9 @@ def write_page(found: dict, path: Path) -> None:
         'outputs of the head (of two-stage models, of the RPN): the limit. *Post-processing* is the part of the',
         "exported file's time that comes after its last operator with weights. Load is the time until a session is",
         'ready, and peak memory what loading and running the file adds to a process. A *peer* is the file that',
-        'MMDeploy 1.3.1 makes of the same weights for the same size; it starts from the normalised tensor, so that',
-        'normalising is in the time of ours and not in its.',
+        'MMDeploy 1.3.1 makes of the same weights (`tools/bench_peers.py` writes them) for the same size; it starts',
+        'from the normalised tensor, so that normalising is in the time of ours and not in its, and leaves masks of',
+        'instances as the mask head gives them, 28 x 28, where ours pastes them into the image.',
     ]
     for entry in found['models']:
         height, width = entry['shape']
@@ -207,7 +220,7 @@ def main() -> int:
             if not folder:
                 continue
             config, options = str(folder / config), str(folder / options)
-        peer = args.peers and args.peers / f'{name.replace(" ", "_")}.onnx'
+        peer = args.peers and peer_file(args.peers, name)
         peers = [peer] if peer and peer.is_file() else []
         entry = measure(name, config, options, shape, args.threads, args.runs, peers)
         print(name, *(f'{row["name"]} {row["median_ms"]} ms' for row in entry['rows']), sep='\n  ')
