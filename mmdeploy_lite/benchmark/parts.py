@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from ..export.graphs import all_nodes, subgraphs
+from ..export.graphs import reads, subgraphs
 
 _WEIGHTED = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
 _SMALLEST = 4096  # bytes; a smaller matrix is of a computation with boxes
@@ -25,28 +25,22 @@ def network_part(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in reversed(graph.node):  # sorted: what reads a value comes after what makes it
         if _has_weights(node, large) or wanted.intersection(node.output):
             kept.append(node)
-            wanted.update(_read(node))
+            wanted.update(reads(node))
     kept.reverse()
     made = {name for node in kept for name in node.output if name}
     inside = {id(node) for node in kept}
-    leaving = {name for node in graph.node if id(node) not in inside for name in _read(node)}
+    leaving = {name for node in graph.node if id(node) not in inside for name in reads(node)}
     leaving.update(value.name for value in graph.output)
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:], result.graph.output[:], result.graph.value_info[:]
     result.graph.node.extend(kept)
     result.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in sorted(made & leaving))
-    unused = {tensor.name for tensor in graph.initializer} - {name for node in kept for name in _read(node)}
+    unused = {tensor.name for tensor in graph.initializer} - {name for node in kept for name in reads(node)}
     weights = [tensor for tensor in result.graph.initializer if tensor.name not in unused]
     del result.graph.initializer[:]
     result.graph.initializer.extend(weights)
     return result
-
-
-def _read(node: onnx.NodeProto) -> set[str]:
-    """The values that a node reads, those that its bodies take from outside included."""
-    inside = [inner for body in subgraphs(node) for inner in all_nodes(body)]
-    return {name for other in [node, *inside] for name in other.input}
 
 
 def _has_weights(node: onnx.NodeProto, large: set[str]) -> bool:

@@ -13,6 +13,7 @@ from .coverage import exercised
 from .coverage_inputs import unprepared
 from .coverage_nms import between_boxes, of_levels
 from .report import Check
+from .second_way import SecondWay
 from .tolerance import Tolerance
 
 
@@ -43,6 +44,7 @@ def verify(
     tolerance: Tolerance,
     dynamic: bool,
     step: Callable[[], None] = lambda: None,
+    second: SecondWay | None = None,
 ) -> Verification:
     """Compare the file with PyTorch on every image.
 
@@ -54,6 +56,7 @@ def verify(
         tolerance: what counts as equal.
         dynamic: the file takes other sizes.
         step: called after each image, for a progress display.
+        second: the other way of a file that chooses between two; it must answer the same.
 
     Returns:
         The comparisons.
@@ -66,8 +69,15 @@ def verify(
         answer = None
         try:
             place, batch = _batch(task, samples, index)
-            answer = task.answer(session.run(task.feeds(batch)), place)
+            feeds = task.feeds(batch)
+            answer = task.answer(session.run(feeds), place)
             comparison = task.compare(sample, reference, answer, tolerance, evidence)
+            if second is not None and comparison.equal:
+                other = task.answer(second.run(feeds), place)
+                other = task.compare(sample, reference, other, tolerance, evidence)
+                if not other.equal:
+                    other.reasons = [f'its longer way, which other images take: {line}' for line in other.reasons]
+                    comparison = other
         except BackendError as error:
             comparison = Comparison(kind=task.kind, verdict='unequal', reasons=[str(error)])
         result.checks.append(Check(sample.name, sample.image.shape[:2], output, comparison))
@@ -88,6 +98,7 @@ def verify(
         if isinstance(evidence, DetectionEvidence)
     ]
     result.not_exercised += [*between_boxes(pairs), *of_levels(pairs)]
+    result.not_exercised += [] if second is None else second.not_exercised()
     result.not_exercised += unprepared(task, samples, [reference for reference, _ in result.answers])
     return result
 

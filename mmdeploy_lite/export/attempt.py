@@ -12,6 +12,7 @@ from typing import Any
 import cv2
 
 from ..check.images import other_sizes
+from ..check.second_way import second_way
 from ..check.verify import Verification, verify
 from ..deploy_config import DeployConfig
 from ..errors import AuditError, BackendError, ConfigError, ExportError, UnsupportedError
@@ -123,7 +124,8 @@ class Exporting:
             save_model(graph.model, self.path, self.settings.external_data)
         session = backend.load(self.path)
         with self.stages.stage('check', total=len(samples)) as step:
-            found = verify(task, session, samples, task.tolerance, dynamic, step)
+            second = second_way(graph.model, backend)
+            found = verify(task, session, samples, task.tolerance, dynamic, step, second)
         return Attempt(graph, found, samples, reason)
 
     def _of_one_size(self, samples: Sequence[Sample]) -> list[Sample]:

@@ -32,7 +32,8 @@ def sizes_from_values(model: onnx.ModelProto, only_loops: bool = False) -> list[
         model: the graph.
         only_loops: sizes are fixed in the bodies of loops, as those of the windows of slide inference are.
     """
-    graphs = [body for node in model.graph.node for body in subgraphs(node)] if only_loops else [model.graph]
+    loops = [node for node in model.graph.node if node.op_type == 'Loop']
+    graphs = [body for node in loops for body in subgraphs(node)] if only_loops else [model.graph]
     found = sorted({node.op_type for graph in graphs for node in all_nodes(graph)} & _SIZED_BY_VALUES)
     return [
         f'{name} gives as many elements as the image decides, and sizes are frozen in a graph of fixed height and'

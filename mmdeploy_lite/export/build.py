@@ -88,7 +88,13 @@ def build_graph(
     recorder = ScopeRecorder(wrapper)
     # an image that comes with its own img_shape may be padded: sizes then follow from that too
     fixed = task.sizes_follow_image and not dynamic and 'img_shape' not in task.input_names
-    state = ExportState(dynamic=dynamic, fixed_sizes=fixed, pastes=task.pastes, allowed=tuple(allowed))
+    state = ExportState(
+        dynamic=dynamic,
+        fixed_sizes=fixed,
+        pastes=task.pastes,
+        wants_logits=task.wants_logits,
+        allowed=tuple(allowed),
+    )
     with context, exporting(state):
         with recorder:
             graph = exporter.export(wrapper, inputs[0], task.input_names, list(task.output_shapes()), axes)

@@ -24,6 +24,11 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(body)
 
 
+def reads(node: onnx.NodeProto) -> set[str]:
+    """Names that a node reads, those that its bodies take from outside included."""
+    return set(node.input).union(*(reads(inner) for body in subgraphs(node) for inner in body.node))
+
+
 def all_weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """The initializers of a graph and of all bodies in it."""
     yield from graph.initializer

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from torch import Tensor
 
 from ..errors import ExportError
-from .graphs import subgraphs
+from .graphs import reads, subgraphs
 from .shapes import tracing_paused
 
 DOMAIN = 'mmdeploy_lite.marks'
@@ -80,7 +80,7 @@ def _close(graph: onnx.GraphProto) -> None:
     inside, results = {mark.output[0]}, []
     body: list[onnx.NodeProto] = []
     for node in nodes[nodes.index(mark) + 1 :]:  # in topological order
-        if not inside & set(_read(node)):
+        if not inside & reads(node):
             continue
         if (node.domain, node.op_type) == (DOMAIN, 'End'):
             results.append(node)
@@ -94,7 +94,7 @@ def _close(graph: onnx.GraphProto) -> None:
     body = [node for node in body if set(node.output) & needed]
     between = {name for node in body for name in node.output}
     outside = [node for node in nodes if node is not mark and node is not last and node not in body]
-    used = {name for node in outside for name in _read(node)} | {value.name for value in graph.output}
+    used = {name for node in outside for name in reads(node)} | {value.name for value in graph.output}
     if leaked := sorted(between & used):
         raise ExportError(f'a loop over parts of the image is left other than at its end: {", ".join(leaked[:3])}')
     loop = _loop(mark, last, body)
@@ -106,20 +106,12 @@ def _close(graph: onnx.GraphProto) -> None:
     graph.node.extend([*rest, *loop, *after])
 
 
-def _read(node: onnx.NodeProto) -> Iterable[str]:
-    """Names that a node reads, those of its subgraphs included."""
-    yield from node.input
-    for sub in subgraphs(node):
-        for inner in sub.node:
-            yield from _read(inner)
-
-
 def _needed(body: list[onnx.NodeProto], result: str) -> set[str]:
     """Names on the way to ``result``."""
     needed = {result}
     for node in reversed(body):
         if needed & set(node.output):
-            needed |= set(_read(node))
+            needed |= reads(node)
     return needed
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 import onnx
 
 from ..errors import BackendError
+from .choices import sink_into_branches
 from .large import is_large, save
 from .loops import distinct_names
+from .peepholes import apply_rules
 from .slices import drop_whole_slices
 
 # torch's exporter writes 8 for opset 17; ONNX Runtime 1.17, the oldest supported, reads up to 9
@@ -32,10 +34,12 @@ def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
         BackendError: ONNX Runtime cannot load the graph.
     """
     folded = _fold(model)
-    if is_large(folded):  # shape inference takes no more than 2 GB
-        return folded
-    smaller = drop_whole_slices(folded)
-    return folded if smaller is folded else _fold(smaller)
+    if not is_large(folded):  # shape inference takes no more than 2 GB
+        smaller = drop_whole_slices(folded)
+        folded = folded if smaller is folded else _fold(smaller)
+        folded = apply_rules(folded)
+    sink_into_branches(folded)
+    return folded
 
 
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:

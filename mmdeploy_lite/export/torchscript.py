@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..registry import EXPORTERS
+from .choices import close_choices
 from .explain import explain_operator
 from .exporter import ExportedGraph, Exporter, TracedWarning, explained
 from .loops import close_loops
@@ -59,6 +60,7 @@ class TorchScriptExporter(Exporter):
                 )
             model = onnx.load(path)
         close_loops(model)
+        close_choices(model)
         take_zeros_literally(model)
         explicit_pads(model)
         return ExportedGraph(model, recorded)

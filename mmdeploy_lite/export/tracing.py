@@ -18,6 +18,7 @@ class ExportState:
     Attributes:
         dynamic: height and width of the image are not fixed in the graph.
         pastes: masks over boxes are pasted into the image.
+        wants_logits: the scores of all classes are an output.
         fixed_sizes: all sizes follow from the image's, which is fixed: they are numbers, not part of the graph.
         rejected_pending: candidates with the score REJECTED are on their way; NMS, which drops them, clears it.
         symbolic: ``torch.export`` runs: tensors have no values, and sizes that an image can change are symbols.
@@ -27,6 +28,7 @@ class ExportState:
     dynamic: bool = False
     fixed_sizes: bool = False
     pastes: bool = True
+    wants_logits: bool = False
     rejected_pending: bool = False
     symbolic: bool = False
     allowed: tuple[Any, ...] = ()

@@ -93,7 +93,8 @@ def _find(graph: onnx.GraphProto, path: Path, around: Mapping[str, onnx.TensorPr
         yield network
     for index, node in enumerate(graph.node):
         for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
+            # in branches there is what comes after the network, in one way or the other
+            if attribute.type == AttributeProto.GRAPH and node.op_type != 'If':
                 yield from _find(attribute.g, (*path, (index, attribute.name)), weights)
 
 

@@ -8,22 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..export.shapes import at_most, python_int, python_shape, size_tensor, sizes_traced, static_size, tracing_paused
+from ..export.shapes import at_most, python_int, python_shape, size_tensor, static_size, tracing_paused
 from ..export.tracing import current_export
 from ..ops.psamask import psa_mask
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
-
-
-@REWRITERS.register_module()
-class PostprocessResult(FunctionRewriter):
-    """From here on sizes follow from ``ori_shape`` too, which is an input of the file: they stay in the graph."""
-
-    target = 'mmseg.models.segmentors.base.BaseSegmentor.postprocess_result'
-
-    def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Any:
-        with sizes_traced():
-            return origin(*args, **kwargs)
 
 
 @REWRITERS.register_module()

@@ -22,6 +22,12 @@ from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 from .windows_grid import WindowGrid
 
+LEAST_ROWS, BLOCK = 32, 2**22
+"""Rows of the answer that are made at a time, and how many elements all their classes have: the next operator reads
+them while they are in the cache. With 150 classes and a width of 1024, 32 rows took 176
+ms, 16 took 190, 64 219, all 357.
+"""
+
 
 @dataclass
 class Deferred:
@@ -109,14 +115,39 @@ def mean_of_upsampled(deferred: Deferred, rows: WindowGrid, columns: WindowGrid)
     strips = []
     for left, right, covering in columns.strips():
         with tracing_paused():
-            seen = [deferred.columns[:, left - columns.starts[i] : right - columns.starts[i]] for i in covering]
-            matrix = torch.cat(seen, dim=0) / len(covering)
-        strips.append(cut(logits, {3: (covering[0] * width, (covering[-1] + 1) * width)}) @ matrix)
+            matrix = logits.new_zeros(grid[1] * width, right - left)
+            for i in covering:
+                seen = deferred.columns[:, left - columns.starts[i] : right - columns.starts[i]]
+                matrix[i * width : (i + 1) * width] = seen / len(covering)
+        values, matrix = _needed(logits, 3, matrix, 0)
+        strips.append(values @ matrix)
     wide = torch.cat(strips, dim=3)
-    strips = []
-    for top, bottom, covering in rows.strips():
-        with tracing_paused():
-            seen = [deferred.rows[top - rows.starts[i] : bottom - rows.starts[i]] for i in covering]
-            matrix = torch.cat(seen, dim=1) / len(covering)
-        strips.append(matrix @ cut(wide, {2: (covering[0] * height, (covering[-1] + 1) * height)}))
-    return torch.cat(strips, dim=2)
+    with tracing_paused():
+        matrix = logits.new_zeros(rows.size, grid[0] * height)
+        for top, bottom, covering in rows.strips():
+            for i in covering:
+                seen = deferred.rows[top - rows.starts[i] : bottom - rows.starts[i]]
+                matrix[top:bottom, i * height : (i + 1) * height] = seen / len(covering)
+    blocks = []
+    for top in range(0, rows.size, step := max(LEAST_ROWS, BLOCK // (classes * columns.size))):
+        values, some = _needed(wide, 2, matrix[top : top + step], 1)
+        blocks.append(some @ values)
+    return torch.cat(blocks, dim=2)
+
+
+def _needed(values: Tensor, axis: int, matrix: Tensor, across: int) -> tuple[Tensor, Tensor]:
+    """Both factors of a product without what the matrix has nothing but zeros for.
+
+    Args:
+        values: one factor.
+        axis: of the values, that is summed over.
+        matrix: the other factor, a constant.
+        across: the axis of the matrix that is summed over.
+    """
+    with tracing_paused():
+        needed = matrix.abs().sum(dim=1 - across).nonzero()[:, 0]
+        matrix = matrix.index_select(across, needed)
+        first, last, count = int(needed[0]), int(needed[-1]) + 1, int(needed.numel())
+    if last - first == count:
+        return cut(values, {axis: (first, last)}), matrix
+    return values.index_select(axis, needed), matrix

@@ -117,6 +117,8 @@ class BaseTask(abc.ABC):
     runtime_reads: ClassVar[bool] = True
     pastes: ClassVar[bool] = True
     """Masks over boxes are pasted into the image in the graph."""
+    wants_logits: ClassVar[bool] = False
+    """The scores of all classes are an output."""
     outputs: ClassVar[str]  # the choice of the deploy config that it answers
     needs_ori_shape: ClassVar[bool] = False
     needs_scale_factor: ClassVar[bool] = False

@@ -39,6 +39,7 @@ class SegmentationLogits(SemanticSegmentation):
 
     kind = 'tensors'
     outputs = 'seg_logits'
+    wants_logits = True
     wrapper_type: ClassVar[type[LogitsWrapper]] = LogitsWrapper
 
     def output_shapes(self) -> dict[str, tuple[int | str, ...]]:

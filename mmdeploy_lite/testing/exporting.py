@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from ..backends.onnxruntime import ONNXRuntimeBackend
+from ..check.second_way import second_way
 from ..check.tolerance import Tolerance
 from ..check.verify import Verification, verify
 from ..deploy_config import DeployConfig, deploy_section, resolve_deploy_config
@@ -45,7 +46,9 @@ class Exported:
 
     def verify(self, samples: Sequence[Sample]) -> Verification:
         """Compare with PyTorch."""
-        return verify(self.task, self.session, samples, Tolerance.from_config(self.settings.tolerance), self.dynamic)
+        tolerance = Tolerance.from_config(self.settings.tolerance)
+        second = second_way(self.graph.model, ONNXRuntimeBackend())
+        return verify(self.task, self.session, samples, tolerance, self.dynamic, second=second)
 
     def answers(self, *samples: Sample) -> list[Any]:
         """Run one batch; the answer of each of its images."""

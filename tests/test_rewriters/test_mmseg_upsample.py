@@ -98,3 +98,14 @@ def test_separated():
     assert separated(lambda logits: bilinear(logits) + 0.1, logits) is None
     assert separated(lambda logits: bilinear(logits).transpose(2, 3), image(1, 1, 1, 10, 10)) is None
     assert separated(lambda logits: bilinear(logits), image(0, 1, 1, 30, 12)) is None
+
+
+@pytest.mark.parametrize('rows', [5, 32])
+def test_rows_are_made_some_at_a_time(traced, monkeypatch, rows):
+    from mmdeploy_lite.rewriters import mmseg_upsample
+
+    monkeypatch.setattr(mmseg_upsample, 'LEAST_ROWS', rows)
+    monkeypatch.setattr(mmseg_upsample, 'BLOCK', 1)
+    ops = checked(traced, Segmentor((64, 64), (43, 43), 4), (100, 150))
+    columns, blocks = 5, -(-100 // rows)  # three windows side by side meet at four borders
+    assert ops.count('MatMul') == columns + blocks

@@ -1,0 +1,107 @@
+"""The file takes the cheaper of two ways where it is enough, and runs nothing of the other one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from mmdeploy_lite.export.choices import choose, taking_the_second_way
+from mmdeploy_lite.export.graphs import all_nodes, subgraphs
+from mmdeploy_lite.export.optimize import optimize
+
+
+class TwoWays(nn.Module):
+    """Of a dark image the mean; else, the same by a longer way: through two convolutions that undo each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Conv2d(3, 1, 1)
+        self.longer = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.Conv2d(2, 1, 1, bias=False))
+        for layer in self.longer:
+            nn.init.constant_(layer.weight, 0.5**0.5)
+        self.requires_grad_(False)
+
+    def forward(self, x):
+        features = self.shared(x)
+        rows = features[0, 0, :, :2]
+        longer = self.longer(features)[0, 0, :, :2]
+        return choose(x.mean() < 100, [rows, rows.argmax(0)], [longer, longer.argmax(0)])
+
+
+def answers(model, x):
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=['CPUExecutionProvider'])
+    return session.run(None, {session.get_inputs()[0].name: x.numpy()})
+
+
+def choice_of(model):
+    (choice,) = [node for node in model.graph.node if node.op_type == 'If']
+    return choice, {item.name: item.g for item in choice.attribute}
+
+
+@pytest.fixture
+def module_and_graph(export, image):
+    torch.manual_seed(0)
+    module = TwoWays()
+    return module, export(module, image(0, 6, 8)).model
+
+
+def test_both_ways_answer(module_and_graph, image):
+    module, graph = module_and_graph
+    for made in (graph, optimize(graph)):
+        onnx.checker.check_model(made, full_check=True)
+        assert {node.domain for node in all_nodes(made.graph)} == {''}
+        for x in (image(1, 6, 8), image(1, 6, 8) * 0.1):  # a bright image, and a dark one
+            rows = module.shared(x)[0, 0, :, :2]
+            got = answers(made, x)
+            np.testing.assert_allclose(got[0], rows.numpy(), rtol=1e-5)
+            np.testing.assert_array_equal(got[1], rows.argmax(0).numpy())
+
+
+def test_the_file_follows_the_condition(module_and_graph, image):
+    module, graph = module_and_graph
+    made = optimize(graph)
+    for weight in made.graph.initializer:  # of the longer way: it answers half of what it should
+        if list(weight.dims) == [2, 1, 1, 1]:
+            weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) / 2, weight.name))
+    for x, part in ((image(1, 6, 8), 0.5), (image(1, 6, 8) * 0.1, 1)):
+        rows = module.shared(x)[0, 0, :, :2].numpy()
+        np.testing.assert_allclose(answers(made, x)[0], rows * part, rtol=1e-5)
+
+
+def test_what_one_way_alone_needs_is_in_its_branch(module_and_graph):
+    made = optimize(module_and_graph[1])
+    _, branches = choice_of(made)
+    outside = [node.op_type for node in made.graph.node]
+    inside = {name: [node.op_type for node in body.node] for name, body in branches.items()}
+    assert outside.count('Conv') == 1
+    assert inside['else_branch'].count('Conv') == 2 and 'Conv' not in inside['then_branch']
+    assert all(ops.count('ArgMax') == 1 for ops in inside.values())
+
+
+def test_before_it_is_optimized_the_branches_hold_nothing(module_and_graph):
+    choice, _ = choice_of(module_and_graph[1])
+    assert {node.op_type for body in subgraphs(choice) for node in body.node} == {'Identity'}
+
+
+def test_the_second_way_can_be_had(module_and_graph, image):
+    made = optimize(module_and_graph[1])
+    before = made.SerializeToString()
+    other, deciding = taking_the_second_way(made)
+    assert made.SerializeToString() == before and len(deciding) == 1
+    dark = image(1, 6, 8) * 0.1
+    *outputs, taken = answers(other, dark)
+    assert bool(taken) and not bool(answers(other, image(1, 6, 8))[-1])
+    np.testing.assert_allclose(outputs[0], answers(made, dark)[0], rtol=1e-5)
+    for weight in other.graph.initializer:
+        if list(weight.dims) == [2, 1, 1, 1]:
+            weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) / 2, weight.name))
+    np.testing.assert_allclose(answers(other, dark)[0], answers(made, dark)[0] / 2, rtol=1e-5)
+
+
+def test_a_graph_without_a_choice_is_left_alone(export, image):
+    graph = export(nn.Conv2d(3, 1, 1), image(0, 6, 8)).model
+    assert taking_the_second_way(graph) == (graph, [])
