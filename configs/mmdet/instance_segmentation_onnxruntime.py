@@ -5,6 +5,7 @@ deploy = dict(
         scnet_global_context=dict(type='SCNetGlobalContext'),
         points_in_features=dict(type='PointsInFeatures'),
         mask_scoring_forward=dict(type='MaskScoringForward'),
+        mask_scoring_predict=dict(type='MaskScoringPredict'),
         mask_iou_predict=dict(type='MaskIoUPredict'),
         dynamic_conv=dict(type='DynamicConv'),
         dynamic_params=dict(type='DynamicParams'),

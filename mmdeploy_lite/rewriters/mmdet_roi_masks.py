@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..export.tracing import is_symbolic
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 
@@ -49,6 +52,35 @@ class _Rows:
         return self.tensor.split(*args)
 
 
+@contextlib.contextmanager
+def _any_range(function: Callable) -> Iterator[None]:
+    """``range`` of a symbol, in the module of a function; the original makes a number of it. :class:`_Rows` reads none.
+
+    Under ``torch.export`` alone: the tracer's numbers of rows are tensors, of which ``range`` takes the traced value.
+    """
+    if not is_symbolic():
+        yield
+        return
+    names = function.__globals__
+    names['range'] = lambda *numbers: slice(*numbers)
+    try:
+        yield
+    finally:
+        del names['range']
+
+
+@REWRITERS.register_module()
+class MaskScoringPredict(FunctionRewriter):
+    """Picks the mask of each object's class from all rows, of which ``torch.export`` does not know the number."""
+
+    target = 'mmdet.models.roi_heads.mask_scoring_roi_head.MaskScoringRoIHead.predict_mask'
+    only = 'symbolic'
+
+    def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Any:
+        with _any_range(inspect.unwrap(origin)):
+            return origin(*args, **kwargs)
+
+
 @REWRITERS.register_module()
 class MaskScoringForward(FunctionRewriter):
     """Masks that the IoU head's ``mask_preds[range(n), labels]`` picks from by a traced n."""
@@ -67,4 +99,5 @@ class MaskIoUPredict(FunctionRewriter):
     target = 'mmdet.models.roi_heads.mask_heads.maskiou_head.MaskIoUHead.predict_by_feat'
 
     def __call__(self, origin: Callable, head: Any, mask_iou_preds: Sequence[Tensor], results_list: list[Any]) -> Any:
-        return origin(head, [_Rows(pred) for pred in mask_iou_preds], results_list)
+        with _any_range(inspect.unwrap(origin)):
+            return origin(head, [_Rows(pred) for pred in mask_iou_preds], results_list)
