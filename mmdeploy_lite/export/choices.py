@@ -111,8 +111,8 @@ def sink_into_branches(model: onnx.ModelProto) -> None:
         for value in inferred.graph.value_info
         if value.type.tensor_type.elem_type in _WHOLE and len(value.type.tensor_type.shape.dim) < 2
     }
-    # the last choice first: an earlier one that only its branch needs goes there with all it holds
-    for name in [node.name for node in reversed(model.graph.node) if node.name.startswith(PREFIX)]:
+    # in their order: one that only a later one's branch needs goes there with all it holds
+    for name in [node.name for node in model.graph.node if node.name.startswith(PREFIX)]:
         for branch in range(2):
             _sink(model.graph, name, branch, few)
         _copy_shared(model.graph, name)

@@ -87,6 +87,30 @@ def test_before_it_is_optimized_the_branches_hold_nothing(module_and_graph):
     assert {node.op_type for body in subgraphs(choice) for node in body.node} == {'Identity'}
 
 
+class Nested(TwoWays):
+    """A choice that only the longer way of another one needs."""
+
+    def forward(self, x):
+        features = self.shared(x)
+        rows = features[0, 0, :, :2]
+        longer = self.longer(features)[0, 0, :, :2]
+        (inner,) = choose(x.mean() < 200, [rows], [longer])
+        return choose(x.mean() < 100, [rows], [inner.relu() - (-inner).relu()])
+
+
+def test_a_choice_in_a_branch_goes_there_with_its_own(export, image):
+    torch.manual_seed(0)
+    module = Nested()
+    made = optimize(export(module, image(0, 6, 8)).model)
+    onnx.checker.check_model(made, full_check=True)
+    _, branches = choice_of(made)
+    (inner,) = [node for node in branches['else_branch'].node if node.op_type == 'If']
+    assert [node.op_type for body in subgraphs(inner) for node in body.node].count('Conv') == 2
+    assert [node.op_type for node in made.graph.node].count('Conv') == 1
+    for x in (image(1, 6, 8) * 0.1, image(1, 6, 8), image(1, 6, 8) + 200):
+        np.testing.assert_allclose(answers(made, x)[0], module.shared(x)[0, 0, :, :2].numpy(), rtol=1e-4)
+
+
 def test_the_second_way_can_be_had(module_and_graph, image):
     made = optimize(module_and_graph[1])
     before = made.SerializeToString()
