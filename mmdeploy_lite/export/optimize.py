@@ -35,9 +35,9 @@ def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     folded = _fold(model)
     if not is_large(folded):  # shape inference takes no more than 2 GB
-        smaller = drop_whole_slices(folded)
-        folded = folded if smaller is folded else _fold(smaller)
-        folded = apply_rules(folded)
+        inferred = onnx.shape_inference.infer_shapes(folded, data_prop=True)
+        smaller = drop_whole_slices(folded, inferred)
+        folded = apply_rules(folded, inferred) if smaller is folded else apply_rules(_fold(smaller))
     sink_into_branches(folded)
     return folded
 

@@ -6,7 +6,7 @@ saves there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -21,10 +21,11 @@ class Graph:
     """What the rules ask of a graph.
 
     Args:
-        model: with inferred shapes.
+        model: the graph.
+        shapes: of values, by their names, as far as they are known.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]]) -> None:
         graph = model.graph
         self.nodes = list(graph.node)
         self.producers = {name: node for node in graph.node for name in node.output}
@@ -34,11 +35,7 @@ class Graph:
                 self.readers.setdefault(name, []).append(node)
         self.outputs = {value.name for value in graph.output}
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
-        self._shapes = {
-            value.name: value.type.tensor_type.shape.dim
-            for value in [*graph.value_info, *graph.input, *graph.output]
-            if value.type.tensor_type.HasField('shape')
-        }
+        self._shapes = shapes
         self.new_weights: list[onnx.TensorProto] = []
 
     def constant(self, name: str) -> Any:
@@ -153,17 +150,25 @@ def best_of_parts(graph: Graph) -> Iterator[Replacement]:
 RULES: list[Callable[[Graph], Iterator[Replacement]]] = [first_of_one, best_of_chosen, best_of_parts]
 
 
-def apply_rules(model: onnx.ModelProto) -> onnx.ModelProto:
+def apply_rules(model: onnx.ModelProto, inferred: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The graph with every rule applied wherever it fits.
 
     Args:
         model: with its constants folded; is not changed.
+        inferred: the same with inferred shapes, where somebody has it already.
 
     Returns:
         ``model`` itself when no rule fits.
     """
+    graph = (inferred or onnx.shape_inference.infer_shapes(model, data_prop=True)).graph
+    # once, as this takes longer than the rules; what a rule makes keeps its name and shape
+    shapes = {
+        value.name: value.type.tensor_type.shape.dim
+        for value in [*graph.value_info, *graph.input, *graph.output]
+        if value.type.tensor_type.HasField('shape')
+    }
     for rule in RULES:
-        graph = Graph(onnx.shape_inference.infer_shapes(model, data_prop=True))
+        graph = Graph(model, shapes)
         replaced = {node.output[0]: nodes for node, nodes in rule(graph)}
         if not replaced:
             continue

@@ -15,16 +15,17 @@ from .graphs import all_nodes
 INT64_MAX = 2**63 - 1
 
 
-def drop_whole_slices(model: onnx.ModelProto) -> onnx.ModelProto:
+def drop_whole_slices(model: onnx.ModelProto, inferred: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The graph without slices that keep everything, be the size a number or read from the tensor in the graph.
 
     Args:
         model: with its constants folded; is not changed.
+        inferred: the same with inferred shapes, where somebody has it already.
 
     Returns:
         ``model`` itself when there is no such slice.
     """
-    facts = _Facts(onnx.shape_inference.infer_shapes(model, data_prop=True))
+    facts = _Facts(inferred or onnx.shape_inference.infer_shapes(model, data_prop=True))
     for node in model.graph.node:
         if node.op_type == 'Slice' and facts.keeps_everything(node):
             facts.same_as[node.output[0]] = facts.same(node.input[0])
