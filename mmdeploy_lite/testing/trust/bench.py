@@ -12,6 +12,7 @@ import onnx
 from ...check.images import variants
 from ...check.report import Check
 from ...check.runtime_check import check_runtime
+from ...check.second_way import second_way
 from ...check.verify import verify
 from ...errors import DeployError
 from ...export.attempt import Attempt, Exporting, build_from
@@ -86,9 +87,10 @@ class Bench:
         path = self.path.with_name('broken.onnx')
         save_model(model, path)
         try:
-            session = build_from(BACKENDS, self.prepared.settings.backend).load(path)
-            samples = self.attempt.samples
-            found = verify(self.task, session, samples, self.task.tolerance, self.attempt.reason is None)
+            backend = build_from(BACKENDS, self.prepared.settings.backend)
+            session, second = backend.load(path), second_way(model, backend)
+            samples, dynamic = self.attempt.samples, self.attempt.reason is None
+            found = verify(self.task, session, samples, self.task.tolerance, dynamic, second=second)
             return self._verdict(replace(self.attempt, verification=found), path)
         except DeployError as error:
             return Verdict('refused', f'{type(error).__name__}: {str(error).splitlines()[-1]}')
