@@ -220,7 +220,6 @@ def add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
 def benchmark_command(args: argparse.Namespace) -> int:
     """``benchmark``: a table, ``benchmark.json`` and ``benchmark.png``."""
     from rich.console import Console
-    from rich.table import Table
 
     from .progress import Stages
 
@@ -228,7 +227,7 @@ def benchmark_command(args: argparse.Namespace) -> int:
     with Stages(console) as stages, quiet_libraries():
         with stages.stage('import'):
             from .apis import benchmark
-            from .benchmark.run import table_rows
+            from .benchmark.run import table
         result, folder = benchmark(
             args.config,
             args.checkpoint,
@@ -241,13 +240,7 @@ def benchmark_command(args: argparse.Namespace) -> int:
             **_options(args),
             stages=stages,
         )
-    height, width = result.shape
-    table = Table(title=f'{result.model}, {height} x {width}, {result.threads} threads, medians of {result.runs} runs')
-    for column in ('', 'median', 'spread', '/ bare', '/ PyTorch', 'MB', 'nodes', 'load ms', 'peak MB'):
-        table.add_column(column, justify='left' if not column else 'right', no_wrap=True)
-    for row in table_rows(result):
-        table.add_row(*row)
-    console.print(table)
+    console.print(table(result, console.width))
     console.print(f'post-processing: {result.post_share:.1%} of the exported file', highlight=False)
     console.print(f'written: {folder / "benchmark.json"}, {folder / "benchmark.png"}', highlight=False)
     if args.metrics:

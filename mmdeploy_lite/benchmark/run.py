@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from ..errors import UnsupportedError
 from ..export.graphs import all_nodes
@@ -30,6 +33,9 @@ from .files import file_runner
 from .measure import Timing, interleave
 from .memory import peak_memory
 from .parts import network_part
+
+_NARROW = 100
+"""Below so many columns, headings wrap and numbers are a space apart."""
 
 
 @dataclass
@@ -179,14 +185,22 @@ def _channels_last(task: BaseTask, sample: Sample) -> Callable[[], object]:
     return run
 
 
-def table_rows(result: Benchmark) -> Iterator[list[str]]:
-    """The rows of a table: name, median, spread, ratios, size, nodes, load time, memory."""
+def table(result: Benchmark, width: int = 120) -> Table:
+    """The table for a terminal of ``width`` columns. No number is cut: names wrap, and headings where it is narrow."""
+    narrow = width < _NARROW
+    height, length = result.shape
+    title = f'{result.model}, {height} x {length}, {result.threads} threads, medians of {result.runs} runs'
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=0 if narrow else (0, 1), pad_edge=False)
+    table.add_column('', overflow='fold')
+    for name in ('median', 'spread', '/ bare', '/ PyTorch', 'MB', 'nodes', 'load ms', 'peak MB'):
+        table.add_column(name.replace(' ', '\n') if narrow else name, justify='right', no_wrap=True)
     for row in result.rows:
-        yield [
-            row['name'],
+        table.add_row(
+            Text(row['name']),
             f'{row["median_ms"]:.1f} ms',
             f'±{row["spread"]:.0%}',
             f'{row["ratio_to_bare"]:.2f}',
             f'{row["ratio_to_pytorch"]:.2f}',
             *(str(row.get(key, '')) for key in ('mb', 'nodes', 'load_ms', 'peak_mb')),
-        ]
+        )
+    return table
