@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             except ModuleNotFoundError as error:
                 extra = 'runtime' if name == 'infer' else 'export'
                 parser.error(f"'{name}' needs {error.name}: pip install 'mmdeploy_lite[{extra}]'")
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:  # said by the command, whose usage lists its options
+        commands.choices[args.command].error(f'unrecognized arguments: {" ".join(unknown)}')
     return run(args)
 
 
@@ -65,18 +67,18 @@ def run(args: argparse.Namespace) -> int:
         return 130
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, images: bool = True) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, images: str = 'the first is traced, all are compared') -> None:
     """Arguments that name a model and how it is deployed.
 
     Args:
-        images: with the images, and the size that they are brought to.
+        images: what becomes of the images; '' for a command without images and the size that they are brought to.
     """
     parser.add_argument(
         'config', metavar='CONFIG', help="file, or a name like 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'"
     )
     parser.add_argument('checkpoint', metavar='CHECKPOINT', help='trained weights')
     if images:
-        parser.add_argument('images', metavar='IMAGE', nargs='+', help='the first is traced, all are compared')
+        parser.add_argument('images', metavar='IMAGE', nargs='+', help=images)
         parser.add_argument('--shape', metavar=('H', 'W'), nargs=2, help='fixed size of the input in pixels')
     parser.add_argument('--deploy-cfg', metavar='FILE', help="deploy config; the default is the task's own")
     parser.add_argument('--work-dir', metavar='DIR', help='default: work_dirs/<config name>')
@@ -197,7 +199,7 @@ def add_infer_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``benchmark``."""
-    add_model_arguments(parser)
+    add_model_arguments(parser, images='the first is timed')
     parser.add_argument('--onnx', metavar='FILE', help='an exported file; without it the model is deployed first')
     parser.add_argument(
         '--peer',
@@ -206,8 +208,10 @@ def add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         help="other ONNX files: of this package, or with the network's normalised tensor as their one input",
     )
-    parser.add_argument('--threads', type=int, default=2, help='of PyTorch and ONNX Runtime (default: 2)')
-    parser.add_argument('--runs', type=int, default=20, help='rounds that count (default: 20)')
+    parser.add_argument(
+        '--threads', metavar='N', type=_positive, default=2, help='of PyTorch and ONNX Runtime (default: 2)'
+    )
+    parser.add_argument('--runs', metavar='N', type=_positive, default=20, help='rounds that count (default: 20)')
     parser.add_argument(
         '--metrics',
         action='store_true',
@@ -275,7 +279,7 @@ def _print_formats(args: argparse.Namespace, file: Path) -> None:
 
 def add_test_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``test``."""
-    add_model_arguments(parser, images=False)
+    add_model_arguments(parser, images='')
     parser.add_argument('onnx', metavar='FILE', help='the exported file')
     parser.add_argument('--file-only', action='store_true', help='do not run PyTorch')
     parser.set_defaults(function=test_command)
@@ -335,6 +339,14 @@ def _shape(values: Sequence[str] | None) -> tuple[int, int] | None:
     if height <= 0 or width <= 0:
         raise ConfigError(f'--shape {height} {width} is not two positive integers: --shape 640 640')
     return height, width
+
+
+def _positive(text: str) -> int:
+    """An integer of 1 or more, for argparse, which says what is wrong with another."""
+    value = int(text) if text.strip().lstrip('-').isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an integer of 1 or more")
+    return value
 
 
 def quiet_libraries():

@@ -21,6 +21,9 @@ _KINDS = {
 
 _EXACT = ('fp32', 'float32', 'None')  # precisions that ask for no second file
 
+_MOST_PIXELS = 2**28
+"""Of an input, whose three channels are then 3.2 GB. A digit too many takes all memory, and other programs with it."""
+
 
 @dataclass
 class DeployConfig:
@@ -141,6 +144,11 @@ def check_shape(shape: Any) -> tuple[int, int] | None:
     if len(sizes) != 2 or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         raise ConfigError(
             f'the shape {shape!r} is not two positive integers, height and width in pixels: --shape 640 640'
+        )
+    if sizes[0] * sizes[1] > _MOST_PIXELS:
+        raise ConfigError(
+            f'the shape {sizes[0]} x {sizes[1]} has {sizes[0] * sizes[1] / 1e6:,.0f} megapixels, more than fit into'
+            ' memory: --shape takes height and width in pixels, as --shape 640 640'
         )
     return sizes
 

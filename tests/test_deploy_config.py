@@ -152,6 +152,7 @@ def test_layers_are_not_changed_and_not_shared():
         ({'input': {'batch_size': True}}, r'deploy\.input\.batch_size is True'),
         ({'input': {'batch_size': '2'}}, r"deploy\.input\.batch_size is '2'"),
         ({'input': {'shape': (64,)}}, r'the shape \(64,\) is not two positive integers'),
+        ({'input': {'shape': (640640, 640)}}, '640640 x 640 has 410 megapixels'),
         ({'rewriters': ['nms']}, r'rewriters is \[.*; write dict'),
         ({'rewriters': {'nms': 'NMS'}}, r"rewriters\.nms is 'NMS'"),
         ({'rewriters': {'unknown': {'x': 1}}}, r'rewriters\.unknown has no type'),

@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import BackendError
+from ..runtime.session import FileSession
+
+
+def check_files(path: Path, feeds: Mapping[str, np.ndarray], peers: Sequence[Path] = ()) -> None:
+    """Whether there is something to measure, before the minutes that measuring takes.
+
+    Args:
+        path: the exported file; it is hashed before anything else reads it.
+        feeds: an array per input.
+        peers: other ONNX files.
+
+    Raises:
+        BackendError: a file is missing or damaged, or the exported one does not take these inputs.
+    """
+    session = FileSession(path, threads=1)
+    try:
+        session.check({name: feeds[name] for name in session.input_names if name in feeds})
+    except BackendError as error:
+        raise BackendError(f'{path} does not take the image as this config prepares it: {error}') from None
+    for peer in peers:
+        if not peer.is_file():
+            raise BackendError(f'there is no file {peer}')
+        if not _is_onnx(peer):
+            raise BackendError(f'{peer} ({peer.stat().st_size} bytes) is not an ONNX file, or not all of one')
+
+
+def _is_onnx(path: Path) -> bool:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return bool(onnx.load(str(path), load_external_data=False).graph.node)
+    except DecodeError:
+        return False
 
 
 def file_runner(

@@ -29,7 +29,7 @@ from ..registry import REWRITERS
 from ..rewriting import RewriteContext, build_rewriters, of_exporter
 from ..tasks import BaseTask, Sample
 from .bare import BareNetwork
-from .files import file_runner
+from .files import check_files, file_runner
 from .measure import Timing, interleave
 from .memory import peak_memory
 from .parts import network_part
@@ -92,9 +92,13 @@ def benchmark(
         peers: other ONNX files. What has no input ``image`` is given the normalised tensor of the network, as other
             exporters make it; normalising is then not part of its time.
         step: called after each round.
+
+    Raises:
+        BackendError: see :func:`check_files`.
     """
-    torch.set_num_threads(threads)
     feeds = task.feeds([sample])
+    check_files(path, feeds, peers)
+    torch.set_num_threads(threads)
     normalised = {'image': task.preprocessed([sample]).numpy()}
     with tempfile.TemporaryDirectory() as folder:
         bare, network = Path(folder, 'bare.onnx'), Path(folder, 'network.onnx')

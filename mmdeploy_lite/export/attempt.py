@@ -25,6 +25,7 @@ from ..workdir import save_model
 from .allowed import allowed_lines
 from .build import BuiltGraph, build_graph
 from .describe import describe
+from .explain import explain_pytorch
 from .metadata import write_metadata
 
 
@@ -74,12 +75,17 @@ class Exporting:
 
         Raises:
             DeployError: see :func:`build_graph`.
+            UnsupportedError: the model fails in PyTorch, too.
         """
         if reason is None:
             attempt, reason = self._try_dynamic(samples)
             if attempt is not None:
                 return attempt
-        return self._attempt(self._of_one_size(samples), reason)
+        try:
+            return self._attempt(self._of_one_size(samples), reason)
+        except ExportError:
+            self._check_pytorch(samples[0])
+            raise
 
     def _try_dynamic(self, samples: list[Sample]) -> tuple[Attempt | None, str | None]:
         """A file of any height and width, or None and the reason why the size has to be fixed."""
@@ -127,6 +133,22 @@ class Exporting:
             second = second_way(graph.model, backend)
             found = verify(task, session, samples, task.tolerance, dynamic, step, second)
         return Attempt(graph, found, samples, reason)
+
+    def _check_pytorch(self, sample: Sample) -> None:
+        """Where the model fails without being traced, that is what to say; a rewriter would not help.
+
+        Raises:
+            UnsupportedError: PyTorch does not run the model on the image.
+        """
+        try:
+            self.task.test_step(sample)
+        except Exception as error:  # whatever it is
+            height, width = sample.shape
+            raise UnsupportedError(
+                f'the model itself, in PyTorch, fails on {sample.name} at {height} x {width}. Try another size'
+                f' (--shape H W; many models need multiples of 32) or image, or mend the config:'
+                f' {explain_pytorch(error)}'
+            ) from error
 
     def _of_one_size(self, samples: Sequence[Sample]) -> list[Sample]:
         """For a file of fixed size: images that come out differently are resized to the first one's original size."""

@@ -28,21 +28,35 @@ class Place(NamedTuple):
 
 def explain(error: BaseException) -> str:
     """One paragraph: what failed, in which class and line of the model's code, and the rewriter to write."""
+    line, place = _innermost(error)
+    advice = f'{line}\n{rewriter_for(place)}' if place else ''
+    return f'tracing failed with {_first_line(error)}{advice}'
+
+
+def explain_pytorch(error: BaseException) -> str:
+    """What failed without any tracing, and in which class and line of the model's code."""
+    return f'{_first_line(error)}{_innermost(error)[0]}'
+
+
+def _first_line(error: BaseException) -> str:
+    words = str(error).strip().splitlines() or ['']
+    return f'{type(error).__name__}: {words[0]}'
+
+
+def _innermost(error: BaseException) -> tuple[str, Place | None]:
+    """The innermost frame of the model's code, as a line of its own and as a place; '' and None where there is none."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
         frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
-    where = ''
     for frame, line in reversed(frames):
         module = frame.f_globals.get('__name__', '')
         if _is_the_models(module):
             owner, name = frame.f_locals.get('self'), frame.f_code.co_name
             path = f'{module}.{name}' if owner is None else f'{type(owner).__module__}.{type(owner).__name__}.{name}'
-            where = f'\n  at {path} ({frame.f_code.co_filename}:{line})\n{rewriter_for(Place(path, owner is not None))}'
-            break
-    words = str(error).strip().splitlines() or ['']
-    return f'tracing failed with {type(error).__name__}: {words[0]}{where}'
+            return f'\n  at {path} ({frame.f_code.co_filename}:{line})', Place(path, owner is not None)
+    return '', None
 
 
 def explain_operator(error: BaseException, run: Callable[[], object]) -> str:

@@ -94,10 +94,11 @@ class TestBadConfig:
         assert says in refused(*inputs.detector, inputs.image, '--cfg-options', *options)
 
     def test_model_that_fails_on_the_image(self, inputs, work_dir, capsys):
-        """In PyTorch, too: its test config lacks a key. The class is named."""
+        """In PyTorch, too: a number is a word. That is said, and no rewriter is asked for."""
         assert run(work_dir, *inputs.detector, inputs.image, '--cfg-options', 'model.test_cfg.max_per_img=no') == 2
         err = capsys.readouterr().err
-        assert err.startswith('error: ') and 'Traceback' not in err
+        assert err.startswith('error: the model itself, in PyTorch, fails on scene.png at ') and 'Traceback' not in err
+        assert 'TypeError' in err and 'InstanceData.__getitem__ (' in err and 'register_module' not in err
         assert files(work_dir) == {'model.onnx': PREVIOUS}
 
     @pytest.mark.parametrize(
@@ -230,6 +231,12 @@ class TestBadArguments:
         captured = capsys.readouterr()
         assert 'error: ' in captured.err and 'Traceback' not in captured.err
         assert files(work_dir) == {'model.onnx': PREVIOUS}
+
+    def test_unknown_option_shows_those_that_there_are(self, inputs, work_dir, capsys):
+        with pytest.raises(SystemExit):
+            run(work_dir, *inputs.segmentor, inputs.image, '--workdir', 'x')
+        err = capsys.readouterr().err
+        assert 'error: unrecognized arguments: --workdir x' in err and '--work-dir DIR' in err
 
     def test_slide_without_windows(self, inputs, refused):
         line = refused(*inputs.segmentor, inputs.image, '--cfg-options', 'model.test_cfg.mode=slide')

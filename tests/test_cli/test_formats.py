@@ -42,3 +42,39 @@ def test_benchmark_with_metrics(inputs, dataset, tmp_path, capsys, measured):
     else:
         assert found['images'] == 0 and all(row['accuracy'] == {} for row in rows.values())
         assert 'mAP or mIoU was not measured: the config has no test_dataloader' in ' '.join(out.split())
+
+
+class TestNothingToMeasure:
+    def benchmark(self, inputs, capsys, tmp_path, *words):
+        line = ['benchmark', *inputs.segmentor, inputs.image, '--work-dir', tmp_path, *words]
+        try:
+            code = cli.main(list(map(str, line)))
+        except SystemExit as stop:  # argparse's
+            code = stop.code
+        assert code == 2 and not (tmp_path / 'benchmark.json').exists()
+        return capsys.readouterr().err.splitlines()[-1]
+
+    @pytest.mark.parametrize('option', ['--threads', '--runs'])
+    @pytest.mark.parametrize('value', ['0', '-1', '1.5', 'x'])
+    def test_numbers(self, inputs, capsys, tmp_path, option, value):
+        said = self.benchmark(inputs, capsys, tmp_path, '--onnx', 'x.onnx', f'{option}={value}')
+        assert said.endswith(f"argument {option}: '{value}' is not an integer of 1 or more")
+
+    def test_files(self, inputs, capsys, tmp_path):
+        assert 'there is no file' in self.benchmark(inputs, capsys, tmp_path, '--onnx', tmp_path / 'gone.onnx')
+        assert 'is not an ONNX file' in self.benchmark(inputs, capsys, tmp_path, '--onnx', inputs.image)
+        other = tmp_path / 'other'
+        assert run(other, *inputs.detector, inputs.image) == 0
+        said = self.benchmark(inputs, capsys, tmp_path, '--onnx', other / 'model.onnx')
+        assert 'does not take the image as this config prepares it: the file takes image, scale_factor' in said
+        mine = tmp_path / 'mine'
+        assert run(mine, *inputs.segmentor, inputs.image) == 0
+        file = mine / 'model.onnx'
+        said = self.benchmark(inputs, capsys, tmp_path, '--onnx', file, '--peer', tmp_path / 'gone.onnx')
+        assert 'there is no file' in said and 'gone.onnx' in said
+        said = self.benchmark(inputs, capsys, tmp_path, '--onnx', file, '--peer', inputs.image)
+        assert 'scene.png' in said and 'is not an ONNX file' in said
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+        assert 'is not what was exported' in self.benchmark(inputs, capsys, tmp_path, '--onnx', file)
