@@ -133,8 +133,9 @@ def _sink(graph: onnx.GraphProto, name: str, branch: int, few: set[str]) -> None
             readers.setdefault(read, []).append(index)
     inside = {place}
     for index in reversed(range(place)):
-        made = [output for output in nodes[index].output if output in readers]
-        if made and not elsewhere.intersection(made) and all(inside.issuperset(readers[output]) for output in made):
+        outputs = nodes[index].output
+        made = [output for output in outputs if output in readers]
+        if made and not elsewhere.intersection(outputs) and all(inside.issuperset(readers[output]) for output in made):
             inside.add(index)
     inside.remove(place)
     made_inside: set[str] = set()

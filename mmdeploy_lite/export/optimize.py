@@ -17,7 +17,7 @@ from ..errors import BackendError
 from .choices import sink_into_branches
 from .large import is_large, save
 from .loops import distinct_names
-from .peepholes import apply_rules
+from .peepholes import apply_rules, drop_unread
 from .slices import drop_whole_slices
 
 # torch's exporter writes 8 for opset 17; ONNX Runtime 1.17, the oldest supported, reads up to 9
@@ -62,7 +62,7 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
             raise BackendError(f'ONNX Runtime cannot load the exported graph: {words}') from error
         optimized = onnx.load(str(target))
     distinct_names(optimized.graph)
-    return optimized
+    return drop_unread(optimized)  # of a choice that is known, it leaves the other way, and would run it
 
 
 def finish(model: onnx.ModelProto, output_shapes: Mapping[str, Sequence[int | str]]) -> None:

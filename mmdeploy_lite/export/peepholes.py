@@ -98,8 +98,7 @@ def best_of_chosen(graph: Graph) -> Iterator[Replacement]:
         rank = graph.rank(best.input[0])
         if rank != 2 or attribute(node, 'axis', 0) != 0 or attribute(best, 'axis', 0) not in (1, -1):
             continue
-        index_rank = graph.rank(node.input[1])
-        if index_rank != 1:
+        if graph.rank(node.input[1]) != 1 or node.input[1] == best.output[0]:
             continue
         rows = f'{node.output[0]}_rows'
         later = onnx.NodeProto()
@@ -139,8 +138,8 @@ def best_of_parts(graph: Graph) -> Iterator[Replacement]:
                 part = smaller
             later = onnx.NodeProto()
             later.CopyFrom(node)
-            later.name = f'{node.name}_{index}'
             later.input[0], later.output[0] = part, f'{node.output[0]}_best{index}'
+            later.name = later.output[0]  # torch numbers the names of its nodes as well: '/ArgMax_1' is another one
             made.append(later)
             parts.append(later.output[0])
         made.append(helper.make_node('Concat', parts, list(node.output), axis=result.index(joined)))

@@ -7,9 +7,10 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import TensorProto, helper
 from torch import nn
 
-from mmdeploy_lite.export.choices import choose, taking_the_second_way
+from mmdeploy_lite.export.choices import DOMAIN, choose, close_choices, sink_into_branches, taking_the_second_way
 from mmdeploy_lite.export.graphs import all_nodes, subgraphs
 from mmdeploy_lite.export.optimize import optimize
 
@@ -87,6 +88,20 @@ def test_before_it_is_optimized_the_branches_hold_nothing(module_and_graph):
     assert {node.op_type for body in subgraphs(choice) for node in body.node} == {'Identity'}
 
 
+class Known(TwoWays):
+    """The condition follows from a size that does not change."""
+
+    def forward(self, x):
+        features = self.shared(x)
+        return choose(torch._shape_as_tensor(x)[2] == 6, [features], [self.longer(features)])
+
+
+def test_of_a_known_choice_the_other_way_is_gone(export, image):
+    made = optimize(export(Known(), image(0, 6, 8)).model)
+    found = [node.op_type for node in all_nodes(made.graph)]
+    assert found.count('Conv') == 1 and 'If' not in found
+
+
 class Nested(TwoWays):
     """A choice that only the longer way of another one needs."""
 
@@ -129,3 +144,34 @@ def test_the_second_way_can_be_had(module_and_graph, image):
 def test_a_graph_without_a_choice_is_left_alone(export, image):
     graph = export(nn.Conv2d(3, 1, 1), image(0, 6, 8)).model
     assert taking_the_second_way(graph) == (graph, [])
+
+
+def test_a_node_that_also_makes_an_output_stays_outside():
+    """Its other result is wanted by one way alone."""
+    value, node = helper.make_tensor_value_info, helper.make_node
+    model = helper.make_model(
+        helper.make_graph(
+            [
+                node('TopK', ['x', 'two'], ['best', 'places']),
+                node('Choose', ['enough', 'best', 'other'], ['y'], domain=DOMAIN, elements=[TensorProto.FLOAT]),
+            ],
+            'graph',
+            [
+                value('x', TensorProto.FLOAT, [5]),
+                value('other', TensorProto.FLOAT, [2]),
+                value('enough', TensorProto.BOOL, []),
+            ],
+            [value('y', TensorProto.FLOAT, [2]), value('places', TensorProto.INT64, [2])],
+            [onnx.numpy_helper.from_array(np.array([2]), 'two')],
+        ),
+        opset_imports=[helper.make_opsetid('', 17), helper.make_opsetid(DOMAIN, 1)],
+        ir_version=8,
+    )
+    close_choices(model)
+    sink_into_branches(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=['CPUExecutionProvider'])
+    feeds = {'x': np.float32([0, 3, 1, 2, 0]), 'other': np.float32([7, 8])}
+    for enough, best in ((True, [3, 2]), (False, [7, 8])):
+        got = session.run(None, {**feeds, 'enough': np.array(enough)})
+        np.testing.assert_array_equal(got[0], best)
+        np.testing.assert_array_equal(got[1], [1, 3])

@@ -96,6 +96,15 @@ def test_the_best_along_the_rows_is_left_alone():
     assert apply_rules(before) is before
 
 
+def test_rows_that_are_the_best_themselves():
+    before = graph(
+        [node('ArgMax', 'x', 'best', axis=1, keepdims=0, name='best'), node('Gather', 'best', 'best', 'y')],
+        {'x': [5, 4]},
+        {'y': (TensorProto.INT64, [5])},
+    )
+    assert apply_rules(before) is before
+
+
 def best_of(parts=3, joined=2, axis=1, squeeze=None, keepdims=1, extra=()):
     shape = [1, 4, 3, 2]
     nodes = [node('Concat', *(f'x{i}' for i in range(parts)), 'whole', axis=joined)]
@@ -137,4 +146,17 @@ def test_a_whole_that_is_wanted_too_stays():
     before = best_of(extra=['whole'])
     after = apply_rules(before)
     assert kinds(after).count('Concat') == 2
+    same_answer(before, after)
+
+
+def test_names_that_a_tracer_gave_are_not_given_again():
+    nodes = [
+        node('Concat', 'x0', 'x1', 'whole', axis=1, name='/Concat'),
+        node('ArgMax', 'whole', 'y', axis=0, name='/ArgMax'),
+        node('ArgMax', 'x0', 'z', axis=0, name='/ArgMax_1'),
+    ]
+    outputs = {'y': (TensorProto.INT64, [1, 6]), 'z': (TensorProto.INT64, [1, 3])}
+    before = graph(nodes, {'x0': [4, 3], 'x1': [4, 3]}, outputs)
+    after = apply_rules(before)
+    assert kinds(after).count('ArgMax') == 3
     same_answer(before, after)
