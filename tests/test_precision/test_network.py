@@ -162,6 +162,17 @@ def test_constants_count_as_weights_and_small_matrices_not_as_layers():
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(('zeros', 'is_a_layer'), [(0, True), (3, True), (5, False)])
+def test_matrices_that_interpolate_are_no_layers(zeros, is_a_layer):
+    model = detector()
+    (w5,) = [item for item in model.graph.initializer if item.name == 'w5']
+    values = numpy_helper.to_array(w5).copy()
+    values[:zeros] = 0  # of eight rows
+    w5.CopyFrom(numpy_helper.from_array(values, 'w5'))
+    (network,) = find_networks(model)
+    assert ('on boxes' in [layer.name for layer in network.layers]) == is_a_layer
+
+
 def test_nothing_to_convert_is_refused():
     model = detector()
     for item in [item for item in model.graph.node if item.op_type in ('Conv', 'MatMul')]:
