@@ -6,8 +6,16 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+
+class _Mark(SpinnerColumn):
+    """A cross where a stage failed."""
+
+    def render(self, task: Task) -> RenderableType:
+        return Text('✗', style='red') if task.fields.get('failed') else super().render(task)
 
 
 class Stages:
@@ -25,7 +33,7 @@ class Stages:
         self._progress = None
         if console is not None:
             self._progress = Progress(
-                SpinnerColumn(finished_text='✓'),
+                _Mark(finished_text='✓'),
                 TextColumn('{task.description:<12}'),
                 BarColumn(bar_width=24),
                 TimeElapsedColumn(),
@@ -65,6 +73,10 @@ class Stages:
         start = time.perf_counter()
         try:
             yield step
+        except BaseException:
+            if task is not None:
+                self._progress.update(task, failed=True)
+            raise
         finally:
             self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - start
         if task is not None:
