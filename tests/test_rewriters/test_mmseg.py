@@ -67,11 +67,18 @@ def test_grid_is_the_loops(traced, size, windows, batch):
     assert type(model.seen[0][2]) is torch.Size
 
 
-@pytest.mark.parametrize(('crop', 'stride'), [((32, 48), (20, 48)), ((32, 48), (32, 31)), ((16, 16), (5, 7))])
-def test_crops_and_strides_that_are_not_square(both, crop, stride):
-    graph = both(slide(Segmentor(crop, stride)), [image(0, 1, 3, 36, 50)], ['SlideInference'])
-    graph.check(image(1, 1, 3, 36, 50), atol=1e-5)
-    rows, columns = (WindowGrid.of(*sizes) for sizes in zip((36, 50), crop, stride, strict=True))
+@pytest.mark.parametrize(
+    ('crop', 'stride', 'size'),
+    [
+        ((32, 48), (20, 48), (36, 50)),
+        ((32, 48), (32, 31), (36, 50)),
+        ((16, 16), (5, 7), (31, 30)),  # up to four windows over a pixel
+    ],
+)
+def test_crops_and_strides_that_are_not_square(both, crop, stride, size):
+    graph = both(slide(Segmentor(crop, stride)), [image(0, 1, 3, *size)], ['SlideInference'])
+    graph.check(image(1, 1, 3, *size), atol=1e-5)
+    rows, columns = (WindowGrid.of(*sizes) for sizes in zip(size, crop, stride, strict=True))
     # small strides do not make a graph of thousands of nodes
     assert sum(op != 'Constant' for op in graph.ops()) < 20 + 20 * len(rows.starts) * len(columns.starts)
 
