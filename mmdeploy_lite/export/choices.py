@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor
 
-from .graphs import all_nodes, reads, subgraphs
+from .graphs import all_nodes, attribute, reads, set_nodes, subgraphs
 from .shapes import tracing_paused
 from .tracing import is_symbolic
 
@@ -71,7 +71,7 @@ def close_choices(model: onnx.ModelProto) -> None:
     graph = model.graph
     marks = [node for node in graph.node if (node.domain, node.op_type) == (DOMAIN, 'Choose')]
     for index, mark in enumerate(marks):
-        elements = mark.attribute[0].ints
+        elements = attribute(mark, 'elements')
         half = len(elements)
         ways = {'then': mark.input[1 : 1 + half], 'else': mark.input[1 + half :]}
         branches = {
@@ -144,12 +144,8 @@ def _sink(graph: onnx.GraphProto, name: str, branch: int, few: set[str]) -> None
             inside.remove(index)
         else:
             made_inside.update(nodes[index].output)
-    branch_nodes = [_copy(node) for node in [*(nodes[index] for index in sorted(inside)), *bodies[branch].node]]
-    del bodies[branch].node[:]
-    bodies[branch].node.extend(branch_nodes)
-    rest = [_copy(node) for index, node in enumerate(nodes) if index not in inside]
-    del graph.node[:]
-    graph.node.extend(rest)
+    set_nodes(bodies[branch], [*(nodes[index] for index in sorted(inside)), *bodies[branch].node])
+    set_nodes(graph, [node for index, node in enumerate(nodes) if index not in inside])
 
 
 _SHARED = ('MatMul', 'Slice', 'Gather')
@@ -176,19 +172,9 @@ def _copy_shared(graph: onnx.GraphProto, name: str) -> None:
         else:
             elsewhere |= reads(node)
     for body, names in zip(bodies, wanted, strict=True):
-        inside = [_copy(nodes[index]) for index in sorted(copied) if names.intersection(nodes[index].output)]
-        inside += [_copy(node) for node in body.node]
-        del body.node[:]
-        body.node.extend(inside)
-    rest = [_copy(node) for index, node in enumerate(nodes) if index not in copied]
-    del graph.node[:]
-    graph.node.extend(rest)
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
+        inside = [nodes[index] for index in sorted(copied) if names.intersection(nodes[index].output)]
+        set_nodes(body, [*inside, *body.node])
+    set_nodes(graph, [node for index, node in enumerate(nodes) if index not in copied])
 
 
 def taking_the_second_way(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:

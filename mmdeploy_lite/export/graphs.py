@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx
 
@@ -27,6 +28,29 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def reads(node: onnx.NodeProto) -> set[str]:
     """Names that a node reads, those that its bodies take from outside included."""
     return set(node.input).union(*(reads(inner) for body in subgraphs(node) for inner in body.node))
+
+
+def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give a graph other nodes, in place; they may be its own."""
+    nodes = [copy_node(node) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A copy, bodies included."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """The value of a node's attribute; strings as such."""
+    for item in node.attribute:
+        if item.name == name:
+            value = onnx.helper.get_attribute_value(item)
+            return value.decode() if isinstance(value, bytes) else value
+    return default
 
 
 def all_weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

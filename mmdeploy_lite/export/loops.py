@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from torch import Tensor
 
 from ..errors import ExportError
-from .graphs import reads, subgraphs
+from .graphs import reads, set_nodes, subgraphs
 from .shapes import tracing_paused
 
 DOMAIN = 'mmdeploy_lite.marks'
@@ -102,8 +102,7 @@ def _close(graph: onnx.GraphProto) -> None:
     rest = [node for node in nodes[:place] if node not in body and node is not mark]
     after = [node for node in nodes[place + 1 :] if node not in body]
     # what the body reads from outside comes before the end, as everything there did
-    del graph.node[:]
-    graph.node.extend([*rest, *loop, *after])
+    set_nodes(graph, [*rest, *loop, *after])
 
 
 def _needed(body: list[onnx.NodeProto], result: str) -> set[str]:

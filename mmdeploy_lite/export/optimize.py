@@ -15,6 +15,7 @@ import onnx
 
 from ..errors import BackendError
 from .choices import sink_into_branches
+from .facts import known_shapes
 from .large import is_large, save
 from .loops import distinct_names
 from .peepholes import apply_rules, drop_unread
@@ -35,9 +36,9 @@ def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     folded = _fold(model)
     if not is_large(folded):  # shape inference takes no more than 2 GB
-        inferred = onnx.shape_inference.infer_shapes(folded, data_prop=True)
-        smaller = drop_whole_slices(folded, inferred)
-        folded = apply_rules(folded, inferred) if smaller is folded else apply_rules(_fold(smaller))
+        shapes = known_shapes(folded)
+        smaller = drop_whole_slices(folded, shapes)
+        folded = apply_rules(folded, shapes) if smaller is folded else apply_rules(_fold(smaller))
     sink_into_branches(folded)
     return folded
 

@@ -16,7 +16,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from ..errors import UnsupportedError
-from ..export.graphs import all_nodes, subgraphs
+from ..export.graphs import all_nodes, reads, set_nodes, subgraphs
 
 BARRIERS = frozenset(
     {'NonMaxSuppression', 'TopK', 'RoiAlign', 'NonZero', 'ArgMax', 'Shape', 'Size', 'Loop', 'If', 'Scan'}
@@ -88,7 +88,7 @@ def _find(graph: onnx.GraphProto, path: Path, around: Mapping[str, onnx.TensorPr
         network.weights = {name: weights[name] for name in used if name in weights}
         network.inputs = [name for name in used if name not in weights]
         mine = set(places)
-        outside = {name for index, node in enumerate(graph.node) if index not in mine for name in _reads(node)}
+        outside = {name for index, node in enumerate(graph.node) if index not in mine for name in reads(node)}
         outside |= {value.name for value in graph.output}
         network.outputs = [name for node in network.nodes for name in node.output if name in outside]
         yield network
@@ -119,7 +119,7 @@ def _constants_to_weights(graph: onnx.GraphProto) -> None:
         else:
             kept.append(node)
     if len(kept) < len(graph.node):
-        _set_nodes(graph, kept)
+        set_nodes(graph, kept)
 
 
 def is_layer(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> bool:
@@ -187,15 +187,6 @@ def _reached(start: Iterable[int], edges: list[set[int]], barrier: set[int]) -> 
     return seen
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Names that a node uses, in its bodies too."""
-    return {
-        *node.input,
-        *(name for body in subgraphs(node) for inside in all_nodes(body) for name in inside.input),
-        *(value.name for body in subgraphs(node) for value in body.output),
-    }
-
-
 def graph_at(model: onnx.ModelProto, path: Path) -> onnx.GraphProto:
     """The graph at the end of a path."""
     graph = model.graph
@@ -246,16 +237,11 @@ def put_back(model: onnx.ModelProto, networks: list[Network], converted: list[on
     pairs = list(zip(networks, converted, strict=True))
     for network, new in sorted(pairs, key=lambda pair: -len(pair[0].path)):  # bodies first: their nodes move then
         graph, mine = network.graph, set(network.places)
-        _set_nodes(graph, [node for index, node in enumerate(graph.node) if index not in mine])
+        set_nodes(graph, [node for index, node in enumerate(graph.node) if index not in mine])
         _drop_unused_weights(model)  # the network's old ones, whose names the new ones may have
         fresh = _without_clashes(new.graph, _names(model), {*network.inputs, *network.outputs})
         graph.initializer.extend(fresh.initializer)
-        _set_nodes(graph, _sorted([*graph.node, *fresh.node]))
-
-
-def _set_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    del graph.node[:]
-    graph.node.extend(nodes)
+        set_nodes(graph, _sorted([*graph.node, *fresh.node]))
 
 
 def _names(model: onnx.ModelProto) -> set[str]:
@@ -287,7 +273,7 @@ def _without_clashes(graph: onnx.GraphProto, taken: set[str], kept: set[str]) ->
 def _sorted(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """In an order in which each comes after what it uses, as near to the given one as possible."""
     makes = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    waits = [{makes[name] for name in _reads(node) if name in makes} - {index} for index, node in enumerate(nodes)]
+    waits = [{makes[name] for name in reads(node) if name in makes} - {index} for index, node in enumerate(nodes)]
     after: list[list[int]] = [[] for _ in nodes]
     for index, sources in enumerate(waits):
         for source in sources:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -12,19 +11,24 @@ from ..export.choices import choose
 from ..export.shapes import axis_size, sizes_traced
 from ..export.tracing import current_export, is_tracing
 from ..registry import REWRITERS
-from ..rewriting import FunctionRewriter
-
-_own_sizes: list[list[tuple[Any, Any]]] = []
+from ..rewriting import FunctionRewriter, RewriteContext
 
 
-@contextlib.contextmanager
-def _kept_as_they_are() -> Iterator[list[tuple[Any, Any]]]:
-    """``resize`` answers its input; what comes is (h, w) of each."""
-    _own_sizes.append([])
-    try:
-        yield _own_sizes[-1]
-    finally:
-        _own_sizes.pop()
+class _OwnSize(FunctionRewriter):
+    """Answers what is to be resized as it is.
+
+    Attributes:
+        sizes: (h, w) of each, as numbers of the graph.
+    """
+
+    target = 'mmseg.models.utils.wrappers.resize'
+
+    def __init__(self) -> None:
+        self.sizes: list[tuple[Any, Any]] = []
+
+    def __call__(self, origin: Callable, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        self.sizes.append((axis_size(input, 2), axis_size(input, 3)))
+        return input
 
 
 @REWRITERS.register_module()
@@ -42,12 +46,14 @@ class PostprocessResult(FunctionRewriter):
         if data_samples is None or not is_tracing() or export is None or export.wants_logits:
             with sizes_traced():
                 return origin(model, seg_logits, data_samples)
-        kept = [sample.new() for sample in data_samples]
-        with sizes_traced(), _kept_as_they_are() as sizes:
-            kept = origin(model, seg_logits, kept)
+        own = _OwnSize()
         with sizes_traced():
+            with RewriteContext({'own_size': own}):
+                kept = origin(model, seg_logits, [sample.new() for sample in data_samples])
             results = origin(model, seg_logits, data_samples)
-        for same, result, (height, width) in zip(kept, results, sizes, strict=True):
+        if len(own.sizes) != len(results):  # it does not resize each image once, as mmseg's own does
+            return results
+        for same, result, (height, width) in zip(kept, results, own.sizes, strict=True):
             wanted = result.metainfo['ori_shape']
             enough = (height == wanted[0]) & (width == wanted[1])
             ways = [same.pred_sem_seg.data], [result.pred_sem_seg.data]
@@ -73,9 +79,6 @@ class Resize(FunctionRewriter):
         align_corners: bool | None = None,
         warning: bool = True,
     ) -> Tensor:
-        if _own_sizes:
-            _own_sizes[-1].append((axis_size(input, 2), axis_size(input, 3)))
-            return input
         if size is not None and not isinstance(size, (int, Tensor)):
             size = tuple(size)
         return origin(input, size, scale_factor, mode, align_corners, warning=False)

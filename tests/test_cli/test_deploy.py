@@ -104,6 +104,20 @@ class TestDeploy:
         assert json.loads((work_dir / 'report.json').read_text())['warnings'] == [warning]
         assert warning in ' '.join(capsys.readouterr().out.split())
 
+    def test_a_wrong_way_that_the_images_do_not_take_is_found(self, inputs, work_dir, monkeypatch):
+        from mmdeploy_lite.rewriters import mmseg_segmentors
+
+        def wrong(enough, first, second):
+            return choose(enough, first, [1 - value for value in second])
+
+        choose = mmseg_segmentors.choose
+        monkeypatch.setattr(mmseg_segmentors, 'choose', wrong)
+        height, width = cv2.imread(str(inputs.image)).shape[:2]
+        assert run(work_dir, *inputs.segmentor, inputs.image, '--shape', height, width) == 1
+        found = json.loads((work_dir / 'report.json').read_text())['checks'][0]
+        assert found['image'] == inputs.image.name
+        assert found['reasons'][0].startswith('its longer way, which other images take: ')
+
 
 class TestInterrupted:
     @pytest.mark.parametrize(

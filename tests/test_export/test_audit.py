@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from mmdeploy_lite.export.audit import foreign_operators, invalid_model, lost_inputs
+from mmdeploy_lite.export.audit import foreign_operators, invalid_model, lost_inputs, sizes_from_values
 from mmdeploy_lite.export.scopes import ScopeRecorder, live_modules, lost_modules
 
 
@@ -31,6 +31,20 @@ def branch(node):
     other = helper.make_graph([helper.make_node('Identity', ['image'], ['y'])], 'else', [], [value])
     condition = helper.make_node('Constant', [], ['c'], value=helper.make_tensor('c', TensorProto.BOOL, [], [True]))
     return [condition, helper.make_node('If', ['c'], ['out'], then_branch=inside, else_branch=other)]
+
+
+class TestSizesFromValues:
+    @pytest.mark.parametrize('only_loops', [False, True])
+    @pytest.mark.parametrize('place', ['outside', 'If', 'Loop'])
+    def test_where_sizes_are_fixed(self, place, only_loops):
+        nodes = branch(helper.make_node('NonZero', ['image'], ['y']))
+        if place == 'outside':
+            nodes = [helper.make_node('NonZero', ['image'], ['out'])]
+        else:
+            nodes[-1].op_type = place
+        problems = sizes_from_values(model_of(nodes), only_loops)
+        assert len(problems) == (place == 'Loop' or not only_loops)
+        assert all(problem.startswith('NonZero gives as many elements as the image decides') for problem in problems)
 
 
 class TestForeignOperators:

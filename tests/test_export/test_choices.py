@@ -83,6 +83,21 @@ def test_what_one_way_alone_needs_is_in_its_branch(module_and_graph):
     assert all(ops.count('ArgMax') == 1 for ops in inside.values())
 
 
+def test_what_both_ways_read_last_is_computed_in_each(export, image):
+    weights = torch.linspace(-1, 1, 32).sin().reshape(8, 4)
+
+    def function(x):
+        narrow = x[0, 0] @ weights
+        return choose(x.mean() < 100, [narrow.argmax(0, keepdim=True)], [(3 * narrow).argmax(0, keepdim=True)])
+
+    made = optimize(export(function, image(0, 6, 8)).model)
+    _, branches = choice_of(made)
+    assert 'MatMul' not in [node.op_type for node in made.graph.node]
+    assert all([node.op_type for node in body.node].count('MatMul') == 1 for body in branches.values())
+    for x in (image(1, 6, 8), image(1, 6, 8) * 0.1):
+        np.testing.assert_array_equal(answers(made, x)[0], (x[0, 0] @ weights).argmax(0, keepdim=True).numpy())
+
+
 def test_before_it_is_optimized_the_branches_hold_nothing(module_and_graph):
     choice, _ = choice_of(module_and_graph[1])
     assert {node.op_type for body in subgraphs(choice) for node in body.node} == {'Identity'}

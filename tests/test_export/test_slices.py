@@ -32,6 +32,10 @@ def backwards(x):
     return x[:, :, 1:, 1 : x.shape[3]] * 2
 
 
+def of_a_number(x):
+    return x[:, :, 0:20] * 2
+
+
 def data_slices(model):
     """Slices of images, not of shapes."""
     shapes = {node.output[0] for node in model.graph.node if node.op_type in ('Shape', 'Cast')}
@@ -46,7 +50,14 @@ def run(model, image):
 @pytest.mark.parametrize(
     ('function', 'kept'),
     # with fixed sizes, 12 x 16, it is known that the 16 of the width are not less than the height
-    [(whole, (0, 0)), (part, (1, 1)), (other_axis, (0, 1)), (of_another, (1, 1)), (backwards, (1, 1))],
+    [
+        (whole, (0, 0)),
+        (part, (1, 1)),
+        (other_axis, (0, 1)),
+        (of_another, (1, 1)),
+        (backwards, (1, 1)),
+        (of_a_number, (0, 1)),
+    ],
 )
 def test_what_is_kept(export, image, function, kept, dynamic):
     traced = export(function, image(), dynamic=dynamic).model

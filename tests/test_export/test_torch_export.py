@@ -246,6 +246,8 @@ class TestAudit:
         assert value_branches(self.Task(lambda x: torch.where(x > 1, x, -x)), np.ones((3, 8, 9), np.float32), {}) == []
 
     def test_nms_has_something_to_follow_where_nothing_passed(self):
+        from mmdeploy_lite.export import symbolic_ops  # noqa: F401  (registers the operator)
+
         boxes, scores = torch.rand(4, 4), torch.full((4,), -torch.inf)
         for limit, count in ((100, 2), (1, 1)):
             keep = torch.ops.mmdeploy_lite.non_max_suppression(boxes, scores, 0.5, -3e38, limit)

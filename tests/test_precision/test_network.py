@@ -173,6 +173,14 @@ def test_matrices_that_interpolate_are_no_layers(zeros, is_a_layer):
     assert ('on boxes' in [layer.name for layer in network.layers]) == is_a_layer
 
 
+def test_what_is_in_branches_is_no_network():
+    model = looped()
+    last = model.graph.node[-1]
+    for kind, depths in (('Loop', [0, 1]), ('If', [0])):
+        last.op_type = kind
+        assert [len(network.path) for network in find_networks(model)] == depths
+
+
 def test_nothing_to_convert_is_refused():
     model = detector()
     for item in [item for item in model.graph.node if item.op_type in ('Conv', 'MatMul')]:

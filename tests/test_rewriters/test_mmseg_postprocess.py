@@ -87,6 +87,16 @@ def test_at_its_own_size_nothing_is_resized():
     assert 'Resize' not in [node.op_type for node in model.graph.node]
 
 
+def test_without_the_rewriter_of_resize():
+    function = answers()
+    traced = Traced(
+        function, [image(0, 1, 4, 15, 21), sizes((9, 12))], [name for name in REWRITERS if name != 'Resize']
+    )
+    for shape in ((15, 21), (9, 12)):
+        logits = image(1, 1, 4, 15, 21)
+        np.testing.assert_array_equal(traced.run(logits, sizes(shape))[0], function(logits, sizes(shape)).numpy())
+
+
 def test_scores_that_are_an_output_are_not_chosen():
     function = answers(scores=True)
     arguments = [image(0, 1, 4, 15, 21), sizes((9, 12))]

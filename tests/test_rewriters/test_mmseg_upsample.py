@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import ConfigDict
+from onnx import numpy_helper
 from torch import nn
 
 from mmdeploy_lite.rewriters.mmseg_upsample import separated
@@ -109,3 +111,19 @@ def test_rows_are_made_some_at_a_time(traced, monkeypatch, rows):
     ops = checked(traced, Segmentor((64, 64), (43, 43), 4), (100, 150))
     columns, blocks = 5, -(-100 // rows)  # three windows side by side meet at four borders
     assert ops.count('MatMul') == columns + blocks
+
+
+def test_nothing_is_multiplied_by_zeros_alone(traced):
+    graph = traced(slide(Segmentor((64, 64), (43, 43), 4)), [image(0, 1, 3, 100, 150)], SLIDE)
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.model.graph.initializer}
+    weights |= {
+        node.output[0]: numpy_helper.to_array(node.attribute[0].t)
+        for node in graph.model.graph.node
+        if node.op_type == 'Constant'
+    }
+    products = [node for node in graph.model.graph.node if node.op_type == 'MatMul']
+    assert len(products) >= 6
+    for node in products:
+        (index,) = [index for index, name in enumerate(node.input) if name in weights]
+        matrix = weights[node.input[index]]
+        assert np.abs(matrix).sum(axis=index).all()

@@ -39,6 +39,22 @@ def test_a_fault_is_caught(bench, name):
     assert verdict.word == 'unequal' and verdict.why
 
 
+def test_both_ways_of_a_file_are_checked(bench, monkeypatch):
+    class Wrong:
+        def __init__(self, model, backend):
+            self.session = backend.load(bench.path)
+
+        def run(self, feeds):
+            return {name: value + 1 for name, value in self.session.run(feeds).items()}
+
+        def not_exercised(self):
+            return []
+
+    monkeypatch.setattr('mmdeploy_lite.testing.trust.bench.second_way', Wrong)
+    verdict = bench.check(bench.model)
+    assert verdict.word == 'unequal' and 'its longer way, which other images take' in verdict.why
+
+
 def test_what_the_images_cannot_show_is_said(bench):
     assert not bench.check(apply(GRAPH_FAULTS['coarsest level skipped'], bench.model)).caught
     assert 'no object comes from level 4, 5 of 5, the finest being 1' in bench.not_exercised

@@ -140,15 +140,6 @@ def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     node.attribute.extend([*kept, helper.make_attribute(name, value)])
 
 
-def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """A node's attribute; strings as such."""
-    for item in node.attribute:
-        if item.name == name:
-            value = helper.get_attribute_value(item)
-            return value.decode() if isinstance(value, bytes) else value
-    return default
-
-
 Edit = Callable[[Graph], None]
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .edits import GRAPH_FAULTS, Graph, NotApplicableError, attribute, fault, has_value, require, set_attribute
+from ...export.graphs import attribute
+from .edits import GRAPH_FAULTS, Graph, NotApplicableError, fault, has_value, require, set_attribute
 
 __all__ = ['GRAPH_FAULTS']
 

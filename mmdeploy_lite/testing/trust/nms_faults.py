@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from .edits import Graph, NotApplicableError, attribute, fault, has_value, require, set_attribute
+from ...export.graphs import attribute
+from .edits import Graph, NotApplicableError, fault, has_value, require, set_attribute
 
 
 def _test_cfg(graph: Graph) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""What is known of the values of a graph, for whoever makes it smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from .graphs import attribute, reads
+
+
+def known_shapes(model: onnx.ModelProto) -> dict[str, Sequence[Any]]:
+    """Per value the axes of its shape, as far as ONNX finds them: what has ``dim_value`` where a size is known."""
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return {
+        value.name: value.type.tensor_type.shape.dim
+        for value in [*graph.value_info, *graph.input, *graph.output]
+        if value.type.tensor_type.HasField('shape')
+    }
+
+
+class Facts:
+    """Who makes a value, who reads it, and what shape it has.
+
+    Args:
+        model: with its constants folded.
+        shapes: see :func:`known_shapes`; also of a graph that this one was made of, as values keep their names.
+
+    Attributes:
+        nodes: of the graph.
+        producers: per value, the node that makes it.
+    """
+
+    def __init__(self, model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]]) -> None:
+        graph = model.graph
+        self.nodes = list(graph.node)
+        self.producers = {name: node for node in graph.node for name in node.output}
+        self._shapes = shapes
+        self._outputs = {value.name for value in graph.output}
+        self._weights = {tensor.name: tensor for tensor in graph.initializer}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in reads(node):
+                self._readers.setdefault(name, []).append(node)
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The values of a constant."""
+        tensor, node = self._weights.get(name), self.producers.get(name)
+        if tensor is None and node is not None and node.op_type == 'Constant':
+            tensor = attribute(node, 'value')
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def rank(self, name: str) -> int | None:
+        """How many axes a value has; None where that is not known."""
+        if name in self._weights:
+            return len(self._weights[name].dims)
+        return len(self._shapes[name]) if name in self._shapes else None
+
+    def size(self, name: str, axis: int) -> int | None:
+        """How many elements a value has along an axis, for every image; None where that is not known."""
+        dims = self._shapes.get(name, ())
+        known = -len(dims) <= axis < len(dims) and dims[axis].HasField('dim_value')
+        return dims[axis].dim_value if known else None
+
+    def only_reader(self, name: str) -> onnx.NodeProto | None:
+        """The one node that reads a value, if there is just one and the graph does not give the value out."""
+        readers = self._readers.get(name, ())
+        return readers[0] if len(readers) == 1 and name not in self._outputs else None
