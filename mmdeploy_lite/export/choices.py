@@ -98,30 +98,16 @@ def _passing_on(name: str, sources: Sequence[str], outputs: Sequence[str], eleme
 
 
 def sink_into_branches(model: onnx.ModelProto) -> None:
-    """Move what only one branch of a choice needs into it, in place.
-
-    Sizes that are computed from values outside stay there: ONNX's checker takes a part of them for no number at all
-    when it is in a body.
-    """
-    if not any(node.name.startswith(PREFIX) for node in model.graph.node):
-        return
-    inferred = onnx.shape_inference.infer_shapes(model)
-    few = {
-        value.name
-        for value in inferred.graph.value_info
-        if value.type.tensor_type.elem_type in _WHOLE and len(value.type.tensor_type.shape.dim) < 2
-    }
+    """Move what only one branch of a choice needs into it, in place."""
     # in their order: one that only a later one's branch needs goes there with all it holds
     for name in [node.name for node in model.graph.node if node.name.startswith(PREFIX)]:
         for branch in range(2):
-            _sink(model.graph, name, branch, few)
+            _sink(model.graph, name, branch)
         _copy_shared(model.graph, name)
+        _own_numbers(model.graph, name)
 
 
-_WHOLE = (TensorProto.INT64, TensorProto.INT32)
-
-
-def _sink(graph: onnx.GraphProto, name: str, branch: int, few: set[str]) -> None:
+def _sink(graph: onnx.GraphProto, name: str, branch: int) -> None:
     nodes = list(graph.node)
     place = next(index for index, node in enumerate(nodes) if node.name == name)
     bodies = subgraphs(nodes[place])
@@ -138,12 +124,6 @@ def _sink(graph: onnx.GraphProto, name: str, branch: int, few: set[str]) -> None
         if made and not elsewhere.intersection(outputs) and all(inside.issuperset(readers[output]) for output in made):
             inside.add(index)
     inside.remove(place)
-    made_inside: set[str] = set()
-    for index in sorted(inside):
-        if few.issuperset(nodes[index].output) and not made_inside & reads(nodes[index]):
-            inside.remove(index)
-        else:
-            made_inside.update(nodes[index].output)
     set_nodes(bodies[branch], [*(nodes[index] for index in sorted(inside)), *bodies[branch].node])
     set_nodes(graph, [node for index, node in enumerate(nodes) if index not in inside])
 
@@ -175,6 +155,34 @@ def _copy_shared(graph: onnx.GraphProto, name: str) -> None:
         inside = [nodes[index] for index in sorted(copied) if names.intersection(nodes[index].output)]
         set_nodes(body, [*inside, *body.node])
     set_nodes(graph, [node for index, node in enumerate(nodes) if index not in copied])
+
+
+def _own_numbers(graph: onnx.GraphProto, name: str) -> None:
+    """Give the branches copies of the few whole numbers that they read, sizes and axes for the most part, in place.
+
+    ONNX's checker sees no constant from outside, takes a size made with one for no number at all and rejects the graph.
+    """
+    node = next(node for node in graph.node if node.name == name)
+    numbers = {
+        tensor.name: tensor for tensor in graph.initializer if tensor.data_type in _WHOLE and len(tensor.dims) < 2
+    }
+    for body in subgraphs(node):
+        wanted = sorted({read for inner in body.node for read in inner.input}.intersection(numbers))
+        renamed = {read: f'{read}_of_{body.name}' for read in wanted}
+        for inner in body.node:
+            for index, read in enumerate(inner.input):
+                inner.input[index] = renamed.get(read, read)
+        for read in wanted:
+            own = body.initializer.add()
+            own.CopyFrom(numbers[read])
+            own.name = renamed[read]
+    read_still = {value.name for value in graph.output}.union(*map(reads, graph.node))
+    kept = [tensor for tensor in graph.initializer if tensor.name not in numbers or tensor.name in read_still]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+_WHOLE = (TensorProto.INT64, TensorProto.INT32)
 
 
 def taking_the_second_way(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:

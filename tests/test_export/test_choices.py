@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from mmdeploy_lite.export.choices import DOMAIN, choose, close_choices, sink_into_branches, taking_the_second_way
-from mmdeploy_lite.export.graphs import all_nodes, subgraphs
+from mmdeploy_lite.export.graphs import all_nodes, all_weights, subgraphs
 from mmdeploy_lite.export.optimize import optimize
 
 
@@ -96,6 +96,32 @@ def test_what_both_ways_read_last_is_computed_in_each(export, image):
     assert all([node.op_type for node in body.node].count('MatMul') == 1 for body in branches.values())
     for x in (image(1, 6, 8), image(1, 6, 8) * 0.1):
         np.testing.assert_array_equal(answers(made, x)[0], (x[0, 0] @ weights).argmax(0, keepdim=True).numpy())
+
+
+class SizedInside(TwoWays):
+    """The longer way resizes what it made itself, to a size of which a part is read from that."""
+
+    def forward(self, x, size):
+        features = self.shared(x)
+        longer = torch.cat([self.longer(features)[..., 1:], features[..., :1]], -1)
+        longer = nn.functional.interpolate(longer, size=(size[0], longer.shape[3]), mode='bilinear')
+        return choose(x.mean() < 100, [features[0, 0, :, :2]], [longer[0, 0, :, :2]])
+
+
+def test_sizes_in_a_branch_are_known_to_the_checker(export, image):
+    torch.manual_seed(0)
+    module = SizedInside()
+    made = optimize(export(module, image(0, 6, 8), torch.tensor([9, 8]), dynamic=True).model)
+    onnx.checker.check_model(made, full_check=True)
+    _, branches = choice_of(made)
+    assert {'Resize', 'Shape'} <= {node.op_type for node in branches['else_branch'].node}
+    names = [tensor.name for tensor in all_weights(made.graph)]
+    read = set().union(*(set(node.input) for node in all_nodes(made.graph)))
+    assert len(set(names)) == len(names) and set(names) <= read
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=['CPUExecutionProvider'])
+    for x, size in ((image(1, 7, 11), [5, 11]), (image(1, 6, 8) * 0.1, [9, 8])):
+        got = session.run(None, {'image': x.numpy(), 'scale_factor': np.array(size)})[0]
+        np.testing.assert_allclose(got, module(x, torch.tensor(size))[0].numpy(), rtol=1e-4, atol=1e-3)
 
 
 def test_before_it_is_optimized_the_branches_hold_nothing(module_and_graph):
