@@ -115,7 +115,7 @@ def mean_of_upsampled(deferred: Deferred, rows: WindowGrid, columns: WindowGrid)
     strips = []
     for left, right, covering in columns.strips():
         with tracing_paused():
-            matrix = logits.new_zeros(grid[1] * width, right - left)
+            matrix = deferred.columns.new_zeros(grid[1] * width, right - left)  # of logits there may be no values
             for i in covering:
                 seen = deferred.columns[:, left - columns.starts[i] : right - columns.starts[i]]
                 matrix[i * width : (i + 1) * width] = seen / len(covering)
@@ -123,15 +123,16 @@ def mean_of_upsampled(deferred: Deferred, rows: WindowGrid, columns: WindowGrid)
         strips.append(values @ matrix)
     wide = torch.cat(strips, dim=3)
     with tracing_paused():
-        matrix = logits.new_zeros(rows.size, grid[0] * height)
+        matrix = deferred.rows.new_zeros(rows.size, grid[0] * height)
         for top, bottom, covering in rows.strips():
             for i in covering:
                 seen = deferred.rows[top - rows.starts[i] : bottom - rows.starts[i]]
                 matrix[top:bottom, i * height : (i + 1) * height] = seen / len(covering)
+        parts = matrix.split(max(LEAST_ROWS, BLOCK // (classes * columns.size)))
     blocks = []
-    for top in range(0, rows.size, step := max(LEAST_ROWS, BLOCK // (classes * columns.size))):
-        values, some = _needed(wide, 2, matrix[top : top + step], 1)
-        blocks.append(some @ values)
+    for part in parts:
+        values, part = _needed(wide, 2, part, 1)
+        blocks.append(part @ values)
     return torch.cat(blocks, dim=2)
 
 

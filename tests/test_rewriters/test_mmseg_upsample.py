@@ -65,6 +65,11 @@ def test_no_window_is_upsampled(traced, crop, stride, size, align_corners, batch
     assert 'Resize' not in ops and 'MatMul' in ops and ops.count('Conv') == 1
 
 
+def test_no_window_is_upsampled_by_torch_export(symbolic):
+    ops = checked(symbolic, Segmentor((64, 64), (43, 43), 4), (100, 150), batch=2)
+    assert 'Resize' not in ops and 'MatMul' in ops and ops.count('Conv') == 1
+
+
 def test_logits_almost_as_large_are(traced):
     model = Segmentor((64, 64), (43, 43), 1)
     ops = checked(traced, model, (100, 150))
