@@ -10,11 +10,13 @@ import onnx
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The bodies that a node has."""
-    return [
-        graph
-        for attribute in node.attribute
-        for graph in [*attribute.graphs, *([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else [])]
-    ]
+    bodies = []
+    for item in node.attribute:
+        if item.type == onnx.AttributeProto.GRAPH:
+            bodies.append(item.g)
+        elif item.type == onnx.AttributeProto.GRAPHS:
+            bodies.extend(item.graphs)
+    return bodies
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -27,7 +29,10 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def reads(node: onnx.NodeProto) -> set[str]:
     """Names that a node reads, those that its bodies take from outside included."""
-    return set(node.input).union(*(reads(inner) for body in subgraphs(node) for inner in body.node))
+    names = set(node.input)
+    for body in subgraphs(node):
+        names.update(*map(reads, body.node))
+    return names
 
 
 def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:

@@ -22,10 +22,12 @@ SEGMENTOR = {
     **narrow_fcn(4),
     'model.pretrained': None,
     'test_dataloader.dataset.pipeline.1.scale': SCALE,
+    'val_dataloader.dataset.pipeline.1.scale': SCALE,
 }
 DETECTOR = {
     **narrow_retinanet(4),
     'test_dataloader.dataset.pipeline.1.scale': SCALE,
+    'val_dataloader.dataset.pipeline.1.scale': SCALE,
 }
 WORKERS = ['test_dataloader.num_workers=0', 'test_dataloader.persistent_workers=False']
 PREVIOUS = b'a file of an earlier run'

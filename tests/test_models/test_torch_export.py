@@ -33,7 +33,7 @@ def test_family(name, dynamic, images, tmp_path):
 
 def test_the_tracer_is_as_it_was_afterwards(images, tmp_path):
     """What stood in while torch.export ran is gone, in the slots of torch.Tensor's type too."""
-    model = tiny('SegFormer')
+    model = tiny('FCN')
     samples = model.samples(images)[::3]
     before = export(model.task, samples, tmp_path).graph.model.SerializeToString()
     export(model.task, samples, tmp_path, deploy=EXPORTER)

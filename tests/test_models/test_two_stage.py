@@ -13,13 +13,15 @@ from mmdeploy_lite.testing.models import zoo_model
 from .conftest import check_detector
 
 PROPOSALS = {'model.test_cfg.rpn.nms_pre': 50}
+R18 = {'model.backbone.depth': 18, 'model.neck.in_channels': [64, 128, 256, 512]}
+NARROW = {'model.roi_head.bbox_head.fc_out_channels': 128}  # most of the weights are there
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    'Faster R-CNN-R50': ('mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', {}),
-    'Mask R-CNN-R50': ('mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', {'model.test_cfg.rcnn.max_per_img': 30}),
-    'Cascade R-CNN': (
-        'mmdet::cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py',
-        {'model.backbone.depth': 18, 'model.neck.in_channels': [64, 128, 256, 512]},
+    'Faster R-CNN-R50': ('mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', NARROW),
+    'Mask R-CNN': (
+        'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
+        {**R18, **NARROW, 'model.test_cfg.rcnn.max_per_img': 30},
     ),
+    'Cascade R-CNN': ('mmdet::cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', R18),
 }
 
 
