@@ -13,11 +13,12 @@ from mmdeploy_lite.testing.models import zoo_model
 
 from .conftest import check
 
+NARROW = {'model.decode_head.channels': 64}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    'FCN': ('mmseg::fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024.py', {}),
-    'PSPNet': ('mmseg::pspnet/pspnet_r18-d8_4xb2-80k_cityscapes-512x1024.py', {}),
-    'UPerNet': ('mmseg::upernet/upernet_r18_4xb4-80k_ade20k-512x512.py', {'model.decode_head.channels': 128}),
-    'DeepLabV3+': ('mmseg::deeplabv3plus/deeplabv3plus_r18-d8_4xb2-80k_cityscapes-512x1024.py', {}),
+    'FCN': ('mmseg::fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024.py', NARROW),
+    'PSPNet': ('mmseg::pspnet/pspnet_r18-d8_4xb2-80k_cityscapes-512x1024.py', NARROW),
+    'UPerNet': ('mmseg::upernet/upernet_r18_4xb4-80k_ade20k-512x512.py', NARROW),
+    'DeepLabV3+': ('mmseg::deeplabv3plus/deeplabv3plus_r18-d8_4xb2-80k_cityscapes-512x1024.py', NARROW),
     'MaskFormer': (
         'mmseg::maskformer/maskformer_r50-d32_8xb2-160k_ade20k-512x512.py',
         {
