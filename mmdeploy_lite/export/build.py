@@ -73,6 +73,7 @@ def build_graph(
     rewriters = of_exporter(rewriters, symbolic)
     for rewriter in rewriters.values():
         rewriter.check(task.model)
+        rewriter.prepare(task.model)
     wrapper = task.wrapper().eval()
     device = next(task.model.parameters()).device
     wrapper.to(device)

@@ -98,6 +98,20 @@ class CLIPTextEncoder(FunctionRewriter):
 
     target = 'mmseg.models.text_encoder.clip_text_encoder.CLIPTextEncoder.forward'
 
-    def __call__(self, origin: Callable, encoder: Any) -> Tensor:
+    def __init__(self) -> None:
+        self.embeddings: dict[nn.Module, Tensor] = {}
+
+    def prepare(self, model: nn.Module) -> None:
+        kind = self.target.removesuffix('.forward')
+        with torch.no_grad():
+            self.embeddings = {
+                module: module()
+                for module in model.modules()
+                if any(f'{base.__module__}.{base.__qualname__}' == kind for base in type(module).__mro__)
+            }
+
+    def __call__(self, origin: Callable, encoder: nn.Module) -> Tensor:
+        if encoder in self.embeddings:
+            return self.embeddings[encoder]
         with tracing_paused():
             return origin(encoder)

@@ -49,6 +49,13 @@ class FunctionRewriter:
             UnsupportedError: with the reason.
         """
 
+    def prepare(self, model: Any) -> None:
+        """Compute what the weights alone decide, before anything is traced: ``torch.export`` hides their values.
+
+        Args:
+            model: that will be traced.
+        """
+
     def __call__(self, origin: Callable, *args: Any, **kwargs: Any) -> Any:
         """Answer what the target answers, with operations that can be traced.
 

@@ -71,8 +71,15 @@ class Traced:
         self.rewriters = of_exporter(self.rewriters, self.exporter.symbolic)
 
         class Wrapper(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.function = function  # of a module, the weights are the wrapper's, as in an export
+
             def forward(self, *args: Tensor) -> Any:
                 return function(*args)
+
+        for rewriter in self.rewriters.values():
+            rewriter.prepare(Wrapper())
 
         names = [f'in{index}' for index in range(len(args))]
         dims = {
