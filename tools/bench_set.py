@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a source tree that is not installed
 
 SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
+RTMDET = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
 MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
 FCN = 'mmseg::fcn/fcn_r50-d8_4xb2-40k_cityscapes-512x1024.py'
 DEEPLAB = 'mmseg::deeplabv3plus/deeplabv3plus_r50-d8_4xb2-40k_cityscapes-512x1024.py'
@@ -23,7 +24,8 @@ SLIDE = {'model.test_cfg.mode': 'slide', 'model.test_cfg.crop_size': (256, 256),
 # name, config, cfg-options, (h, w) of the image
 SET = [
     ('YOLOX-tiny', 'mmdet::yolox/yolox_tiny_8xb8-300e_coco.py', {}, (416, 416)),
-    ('RTMDet-tiny', 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py', {}, (640, 640)),
+    ('RTMDet-tiny', RTMDET, {}, (640, 640)),
+    ('RTMDet-tiny, score_thr 0.05', RTMDET, {'model.test_cfg.score_thr': 0.05}, (640, 640)),
     ('RetinaNet-R18', 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py', {}, (800, 1344)),
     ('FCOS-R50', 'mmdet::fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py', {}, (800, 1344)),
     ('ATSS-R50', 'mmdet::atss/atss_r50_fpn_1x_coco.py', {}, (800, 1344)),

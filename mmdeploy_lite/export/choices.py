@@ -177,9 +177,9 @@ def _own_numbers(graph: onnx.GraphProto, name: str) -> None:
             own.CopyFrom(numbers[read])
             own.name = renamed[read]
     read_still = {value.name for value in graph.output}.union(*map(reads, graph.node))
-    kept = [tensor for tensor in graph.initializer if tensor.name not in numbers or tensor.name in read_still]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    for index in reversed(range(len(graph.initializer))):
+        if graph.initializer[index].name in numbers.keys() - read_still:
+            del graph.initializer[index]
 
 
 _WHOLE = (TensorProto.INT64, TensorProto.INT32)
