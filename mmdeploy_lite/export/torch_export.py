@@ -115,8 +115,12 @@ def _comparisons(program: torch.export.ExportedProgram) -> Iterator[TracedWarnin
 
 
 def _is_of_any(condition: Any) -> bool:
-    """Whether a condition on sizes only says that there is something: a number that is not, or above, zero."""
-    return condition.is_Relational and condition.rel_op in ('!=', '>') and condition.rhs == 0
+    """Whether a condition on sizes only says that there is something, a number that is not, or above, zero; or that is
+    so by what is known of them.
+    """
+    import sympy  # torch's own
+
+    return condition == sympy.true or condition.is_Relational and condition.rel_op in ('!=', '>') and condition.rhs == 0
 
 
 def _name_axes(graph: onnx.GraphProto, dynamic_axes: Mapping[str, Mapping[int, str]]) -> None:

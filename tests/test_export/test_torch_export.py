@@ -148,6 +148,18 @@ def test_a_size_that_is_at_least_something_is_told():
     export(lambda x: x + (1 if x.shape[2] > 32 else 2), large)
 
 
+def test_conditions_that_every_image_meets_are_not_told():
+    import sympy
+
+    from mmdeploy_lite.export.torch_export import _is_of_any
+
+    size = sympy.Symbol('s0', integer=True, positive=True)
+    count = sympy.Symbol('u0', integer=True)
+    met = [sympy.true, sympy.Ne(count, 0), count > 0, sympy.Ne(count * size, 0)]
+    assert all(map(_is_of_any, met))
+    assert not any(map(_is_of_any, [sympy.false, sympy.Eq(count, 0), count > 1, sympy.Ne(size, 3), size < 640]))
+
+
 def test_comparisons_of_sizes_are_told_with_their_line(image, code):
     module = code("""
         def forward(x):

@@ -125,6 +125,23 @@ def test_resized_to_a_size_that_values_tell(symbolic):
         assert got.shape == wanted.shape and abs(got - wanted.numpy()).max() < 1e-6
 
 
+def test_resizing_as_many_channels_as_values_tell(symbolic):
+    def function(x):
+        x = torch.nn.functional.max_pool2d(x, 2)
+        chosen = x[0][x[0].amax(dim=(1, 2)) > 0.9]
+        return torch.nn.functional.interpolate(chosen[None], scale_factor=4, mode='bilinear')
+
+    image = torch.rand(1, 5, 8, 12, generator=torch.Generator().manual_seed(0))
+    image[:, :2] *= 0.5
+    graph = symbolic(function, [image], ['Interpolate'], [[2, 3]])
+    assert graph.unknown == []
+    for given in (image, image[..., :6].repeat(1, 1, 2, 1), image * 0.1):
+        expected = function(given) if (given > 0.9).any() else given.new_zeros(1, 0, 16, 24)
+        got = graph.run(given)[0]
+        assert got.shape == expected.shape
+        assert not expected.numel() or abs(got - expected.numpy()).max() < 1e-6
+
+
 def test_a_mask_of_no_more_than_two_is_not_taken_for_full(symbolic):
     graph = symbolic(lambda x: x[:2][x[:2] > 0], [torch.tensor([1.0, 5])], [])
     for values in ([1.0, 5], [-1.0, 5], [-1.0, -5]):
