@@ -25,7 +25,7 @@ SLIDE = {'model.test_cfg.mode': 'slide', 'model.test_cfg.crop_size': (256, 256),
 SET = [
     ('YOLOX-tiny', 'mmdet::yolox/yolox_tiny_8xb8-300e_coco.py', {}, (416, 416)),
     ('RTMDet-tiny', RTMDET, {}, (640, 640)),
-    ('RTMDet-tiny, score_thr 0.05', RTMDET, {'model.test_cfg.score_thr': 0.05}, (640, 640)),
+    ('RTMDet-tiny, score_thr 0.3', RTMDET, {'model.test_cfg.score_thr': 0.3}, (640, 640)),
     ('RetinaNet-R18', 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py', {}, (800, 1344)),
     ('FCOS-R50', 'mmdet::fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py', {}, (800, 1344)),
     ('ATSS-R50', 'mmdet::atss/atss_r50_fpn_1x_coco.py', {}, (800, 1344)),
