@@ -28,7 +28,7 @@ def variants(name: str, image: np.ndarray) -> list[tuple[str, np.ndarray]]:
     ]
 
 
-def other_sizes(shape: tuple[int, int], least: tuple[int, int] = (1, 1)) -> list[tuple[int, int]]:
+def other_sizes(shape: tuple[int, int], least: tuple[int, int] = (1, 1), larger: bool = False) -> list[tuple[int, int]]:
     """(h, w) to check a file of dynamic size on: turned by 90 degrees, and smaller with another aspect ratio.
 
     Multiples of 32, which every network with a feature pyramid takes.
@@ -36,13 +36,15 @@ def other_sizes(shape: tuple[int, int], least: tuple[int, int] = (1, 1)) -> list
     Args:
         shape: (h, w) that was traced.
         least: (h, w) that the file takes at least.
+        larger: and larger with another one, for exporters that take a size for a limit.
     """
     height, width = shape
     turned = (_round(width), _round(height))
     if turned == shape:  # a square looks the same turned
         turned = (_round(height), _round(width * 0.7))
     smaller = (_round(height * 0.8), _round(width * 0.55))
-    sizes = [tuple(max(pair) for pair in zip(size, least, strict=True)) for size in (turned, smaller)]
+    wanted = [turned, smaller, *[(_round(height * 1.3), _round(width * 1.1))] * larger]
+    sizes = [tuple(max(pair) for pair in zip(size, least, strict=True)) for size in wanted]
     if set(sizes) <= {shape, least}:  # of windows that are as large as the image, several
         sizes.append((_round(least[0] * 1.6), _round(least[1] * 1.3)))
     return [size for size in dict.fromkeys(sizes) if size != shape]

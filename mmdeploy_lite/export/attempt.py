@@ -163,7 +163,8 @@ class Exporting:
     def _at_other_sizes(self, sample: Sample) -> list[Sample]:
         """The first image at other sizes of ``image``, those that PyTorch itself can run."""
         samples = []
-        for shape in other_sizes(sample.shape, self.task.least_size):
+        symbolic = getattr(build_from(EXPORTERS, self.settings.exporter), 'symbolic', False)
+        for shape in other_sizes(sample.shape, self.task.least_size, larger=symbolic):
             resized = copy.copy(self.task)
             resized.pipeline = TestPipeline(fix_shape(self.steps, shape))
             candidate = resized.prepare(f'{sample.name} (at {shape[1]}x{shape[0]})', sample.image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import cv2
 import onnx
@@ -64,6 +65,9 @@ class TestDeploy:
         out = capsys.readouterr().out.replace('\n', '')
         assert "branches on a value in the model's code: none" in out
         assert 'opset 18' in out and 'image 1x3xheightxwidth float32' in out
+        # a size of which torch.export made a limit would show: smaller, larger, and turned
+        compared = re.findall(r'scene.png \(at (\d+x\d+)\)', (work_dir / 'report.json').read_text())
+        assert set(compared) == {'64x96', '64x64', '96x96'}
         options = ['deploy.exporter.type=TorchExportExporter', 'deploy.exporter.opset=17']
         assert run(work_dir, *inputs.segmentor, inputs.image, '--cfg-options', *options) == 2
         assert 'opset 18 or newer, not 17' in capsys.readouterr().err
