@@ -7,6 +7,7 @@ the check runs the file both ways (:func:`taking_the_second_way`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,13 +159,16 @@ def _copy_shared(graph: onnx.GraphProto, name: str) -> None:
 
 
 def _own_numbers(graph: onnx.GraphProto, name: str) -> None:
-    """Give the branches copies of the few whole numbers that they read, sizes and axes for the most part, in place.
+    """Give the branches copies of the few whole numbers that they read, sizes and axes, in place.
 
     ONNX's checker sees no constant from outside, takes a size made with one for no number at all and rejects the graph.
     """
     node = next(node for node in graph.node if node.name == name)
+    defaults = {value.name for value in graph.input}
     numbers = {
-        tensor.name: tensor for tensor in graph.initializer if tensor.data_type in _WHOLE and len(tensor.dims) < 2
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.data_type in _WHOLE and math.prod(tensor.dims) <= _FEW and tensor.name not in defaults
     }
     for body in subgraphs(node):
         wanted = sorted({read for inner in body.node for read in inner.input}.intersection(numbers))
@@ -182,7 +186,7 @@ def _own_numbers(graph: onnx.GraphProto, name: str) -> None:
             del graph.initializer[index]
 
 
-_WHOLE = (TensorProto.INT64, TensorProto.INT32)
+_WHOLE, _FEW = (TensorProto.INT64, TensorProto.INT32), 16
 
 
 def taking_the_second_way(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:

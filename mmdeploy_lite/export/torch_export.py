@@ -115,12 +115,26 @@ def _comparisons(program: torch.export.ExportedProgram) -> Iterator[TracedWarnin
 
 
 def _is_of_any(condition: Any) -> bool:
-    """Whether a condition on sizes only says that there is something, a number that is not, or above, zero; or that is
-    so by what is known of them.
+    """Whether a condition on sizes only says that there is something, a product of sizes that is not, or above, zero;
+    or is so by what is known of them. A remainder or a difference that is not zero says more.
     """
     import sympy  # torch's own
 
-    return condition == sympy.true or condition.is_Relational and condition.rel_op in ('!=', '>') and condition.rhs == 0
+    if condition == sympy.true:
+        return True
+    above = getattr(condition, 'rel_op', None) in ('!=', '>') and condition.rhs == 0
+    factors = condition.lhs.as_powers_dict() if above else ()
+    return above and all(part.is_Symbol or part.is_number and part > 0 or _is_part(part) for part in factors)
+
+
+def _is_part(expression: Any) -> bool:
+    """Whether it is a size divided by a number: what a map has left of the image's pixels."""
+    kind = type(expression).__name__
+    if kind == 'floor':
+        return _is_part(expression.args[0])
+    if kind not in ('FloorDiv', 'CleanDiv', 'Mul'):
+        return False
+    return all(part.is_Symbol or part.is_number and part > 0 for part in expression.args)
 
 
 def _name_axes(graph: onnx.GraphProto, dynamic_axes: Mapping[str, Mapping[int, str]]) -> None:

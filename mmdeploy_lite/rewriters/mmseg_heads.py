@@ -105,9 +105,10 @@ class CLIPTextEncoder(FunctionRewriter):
         kind = self.target.removesuffix('.forward')
         with torch.no_grad():
             self.embeddings = {
-                module: module()
+                module: base.forward(module)  # what a subclass or a hook makes of it comes after
                 for module in model.modules()
-                if any(f'{base.__module__}.{base.__qualname__}' == kind for base in type(module).__mro__)
+                for base in type(module).__mro__
+                if f'{base.__module__}.{base.__qualname__}' == kind
             }
 
     def __call__(self, origin: Callable, encoder: nn.Module) -> Tensor:

@@ -124,6 +124,21 @@ def test_sizes_in_a_branch_are_known_to_the_checker(export, image):
         np.testing.assert_allclose(got, module(x, torch.tensor(size))[0].numpy(), rtol=1e-4, atol=1e-3)
 
 
+def test_only_few_numbers_are_copied_into_a_branch(export, image):
+    order = torch.arange(3000).flip(0)
+
+    def function(x):
+        values = x.flatten()
+        longer = (values * 2)[order] / 2
+        (chosen,) = choose(x.mean() < 100, [values[:3000, None]], [longer[:, None]])
+        return chosen, values[order]
+
+    made = optimize(export(function, image(0, 40, 40), outputs=('a', 'b')).model)
+    _, branches = choice_of(made)
+    assert [3000] in [list(tensor.dims) for tensor in made.graph.initializer]
+    assert all(list(tensor.dims) != [3000] for body in branches.values() for tensor in body.initializer)
+
+
 def test_before_it_is_optimized_the_branches_hold_nothing(module_and_graph):
     choice, _ = choice_of(module_and_graph[1])
     assert {node.op_type for body in subgraphs(choice) for node in body.node} == {'Identity'}

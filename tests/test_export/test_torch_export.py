@@ -150,14 +150,32 @@ def test_a_size_that_is_at_least_something_is_told():
 
 def test_conditions_that_every_image_meets_are_not_told():
     import sympy
+    from torch.utils._sympy.functions import FloorDiv, Mod
 
     from mmdeploy_lite.export.torch_export import _is_of_any
 
     size = sympy.Symbol('s0', integer=True, positive=True)
     count = sympy.Symbol('u0', integer=True)
-    met = [sympy.true, sympy.Ne(count, 0), count > 0, sympy.Ne(count * size, 0)]
+    other = sympy.Symbol('s1', integer=True, positive=True)
+    part = FloorDiv(size, 8)
+    met = [sympy.true, sympy.Ne(count, 0), count > 0, sympy.Ne(8 * count * size**2, 0), sympy.Ne(count * part, 0)]
     assert all(map(_is_of_any, met))
-    assert not any(map(_is_of_any, [sympy.false, sympy.Eq(count, 0), count > 1, sympy.Ne(size, 3), size < 640]))
+    told = [sympy.false, sympy.Eq(count, 0), count > 1, sympy.Ne(size, 3), size < 640]
+    told += [sympy.Ne(Mod(size, 2), 0), Mod(size, 2) > 0, size - 640 > 0, sympy.Ne(size - other, 0)]
+    told += [part - 20 > 0, sympy.Ne((size - 640) * count, 0), sympy.Ne(FloorDiv(size - 640, 2), 0)]
+    assert not any(map(_is_of_any, told))
+
+
+@pytest.mark.parametrize(
+    'condition', ['x.shape[2] % 2', 'x.shape[2] % 2 > 0', 'x.shape[2] - 32 > 0', 'max(x.shape[2] - 32, 0) != 0']
+)
+def test_a_remainder_or_difference_that_is_not_zero_is_told(image, code, condition):
+    module = code(f"""
+        def forward(x):
+            return x + 1 if {condition} else x * 2
+    """)
+    graph = export(module.forward, image.repeat(1, 1, 5, 4))
+    assert any('sizes are compared: ' in warning.message for warning in graph.warnings)
 
 
 def test_comparisons_of_sizes_are_told_with_their_line(image, code):

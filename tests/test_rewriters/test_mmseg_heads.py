@@ -101,13 +101,19 @@ class OfWords(nn.Module):
         return x @ self.encoder().t()
 
 
-@pytest.mark.parametrize('cached', [True, False])
-def test_text_embeddings_are_a_constant(both, cached):
+@pytest.mark.parametrize(('cached', 'scaled'), [(True, False), (False, False), (True, True)])
+def test_text_embeddings_are_a_constant(both, cached, scaled):
     from mmseg.models.text_encoder import CLIPTextEncoder
+
+    class Scaled(CLIPTextEncoder):
+        """What comes after the original's answer is done once."""
+
+        def forward(self):
+            return super().forward() * 2
 
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope('mmseg'):
-        encoder = CLIPTextEncoder(
+        encoder = (Scaled if scaled else CLIPTextEncoder)(
             vocabulary=['cat', 'dog'],
             templates=['a {}.'],
             embed_dims=16,
@@ -120,5 +126,5 @@ def test_text_embeddings_are_a_constant(both, cached):
     encoder.text_projection.data.normal_()
     encoder.requires_grad_(False)
     graph = both(OfWords(encoder), [noise(0, 3, 8)], ['CLIPTextEncoder'])
-    assert graph.ops().count('MatMul') == 1 and {*graph.ops()} <= {'Constant', 'Identity', 'MatMul', 'Transpose'}
+    assert graph.ops().count('MatMul') == 1 and {*graph.ops()} <= {'Constant', 'Identity', 'MatMul', 'Mul', 'Transpose'}
     graph.check(noise(1, 3, 8), atol=1e-4)
