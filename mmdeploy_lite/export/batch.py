@@ -44,7 +44,6 @@ def over_images(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = [
         _constant('batch_axis', [0]),
         _constant('batch_always', True),
-        _constant('batch_one', [1]),
         helper.make_node('Shape', ['image'], ['batch_sizes'], start=0, end=1),
         helper.make_node('Squeeze', ['batch_sizes', 'batch_axis'], ['batch_count']),
         *(
@@ -135,12 +134,13 @@ def _places() -> list[onnx.NodeProto]:
     return [
         _constant('rows_zero', 0),
         _constant('rows_step', 1),
+        _constant('rows_axis', [1]),
         node('CumSum', ['num_dets', 'rows_zero'], ['rows_offsets'], exclusive=1),
         node('ReduceMax', ['num_dets'], ['rows_most'], keepdims=0),
         node('ReduceSum', ['num_dets'], ['rows_total'], keepdims=0),
         node('Range', ['rows_zero', 'rows_most', 'rows_step'], ['rows_index']),
-        node('Unsqueeze', ['rows_offsets', 'batch_one'], ['rows_offsets_column']),
-        node('Unsqueeze', ['num_dets', 'batch_one'], ['rows_counts_column']),
+        node('Unsqueeze', ['rows_offsets', 'rows_axis'], ['rows_offsets_column']),
+        node('Unsqueeze', ['num_dets', 'rows_axis'], ['rows_counts_column']),
         node('Add', ['rows_offsets_column', 'rows_index'], ['rows_found']),
         node('Less', ['rows_index', 'rows_counts_column'], ['rows_there']),
         node('Where', ['rows_there', 'rows_found', 'rows_total'], ['rows_places']),
