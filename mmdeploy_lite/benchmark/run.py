@@ -164,6 +164,8 @@ def export_bare(task: BaseTask, sample: Sample, path: Path, rewriters: Mapping[s
     wrapper = BareNetwork(task.model, InGraphPreprocess(task.preprocess_spec), task.rescale).eval()
     image = torch.from_numpy(task.feeds([sample])['image'])
     taken = of_exporter(build_rewriters(rewriters, REWRITERS), TorchScriptExporter.symbolic)
+    for rewriter in taken.values():
+        rewriter.prepare(task.model)
     with RewriteContext(taken), exporting(ExportState()), torch.no_grad():
         try:
             count = len(wrapper(image))

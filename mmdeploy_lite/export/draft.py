@@ -70,6 +70,8 @@ def value_branches(
     # the draft mode knows the values, and loses the line where another than PyTorch's own code asks for them
     rewriters = of_exporter(rewriters, symbolic=True)
     rewriters = {key: rewriter for key, rewriter in rewriters.items() if not isinstance(rewriter, Truth)}
+    for rewriter in rewriters.values():
+        rewriter.prepare(task.model)
     wrapper = task.wrapper().eval()
     args = tuple(torch.from_numpy(value) for value in task.feeds([sample] * task.batch_size).values())
     state = ExportState(pastes=task.pastes)

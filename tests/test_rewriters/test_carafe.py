@@ -53,5 +53,5 @@ def test_neck_of_any_size(traced):
 
 
 def test_neck_of_any_size_by_torch_export(symbolic):
-    """Two levels and 9 places instead of 25: of each, its symbols cost a second."""
+    """Two levels and 9 places instead of three and 25, whose symbols took it 49 s."""
     of_any_size(symbolic, LEVELS[:2], kernel=3)
