@@ -78,8 +78,9 @@ class Traced:
             def forward(self, *args: Tensor) -> Any:
                 return function(*args)
 
+        wrapper = Wrapper().eval()  # or an export leaves what is in it in training mode
         for rewriter in self.rewriters.values():
-            rewriter.prepare(Wrapper())
+            rewriter.prepare(wrapper)
 
         names = [f'in{index}' for index in range(len(args))]
         dims = {
@@ -90,7 +91,7 @@ class Traced:
                 outputs = function(*(arg.clone() for arg in args))
             count = len(outputs) if isinstance(outputs, (tuple, list)) else 1
             graph = self.exporter.export(
-                Wrapper(), [arg.clone() for arg in args], names, [f'out{index}' for index in range(count)], dims
+                wrapper, [arg.clone() for arg in args], names, [f'out{index}' for index in range(count)], dims
             )
         self.model = graph.model
         self.unknown = unknown_warnings(graph.warnings, ALLOWED)
