@@ -34,6 +34,8 @@ SET = [
     ('DETR-R50', 'mmdet::detr/detr_r50_8xb2-150e_coco.py', {}, (800, 1344)),
     ('FCN-R50-d8', FCN, {}, (512, 1024)),
     ('DeepLabV3+ R50-d8', DEEPLAB, {}, (512, 1024)),
+    ('Fast-SCNN', 'mmseg::fastscnn/fast_scnn_8xb4-160k_cityscapes-512x1024.py', {}, (512, 1024)),
+    ('SegFormer-b0', SEGFORMER, {}, (512, 512)),
     ('SegFormer-b0 slide', SEGFORMER, SLIDE, (512, 1024)),
     ('Demo detector', 'demo/configs/detector.py', 'demo/detector.pth', (224, 224)),
     ('YOLOX-nano, trained', 'yolox_nano_coco.py', 'yolox_nano_coco.pth', (416, 416)),

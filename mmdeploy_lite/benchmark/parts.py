@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 
 from ..export.graphs import reads, subgraphs
+from ..precision.network import resamples
 
 _WEIGHTED = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
 _SMALLEST = 4096  # bytes; a smaller matrix is of a computation with boxes
@@ -19,7 +20,7 @@ def network_part(model: onnx.ModelProto) -> onnx.ModelProto:
         model: of an exported file; is not changed.
     """
     graph = model.graph
-    large = {tensor.name for tensor in graph.initializer if len(tensor.raw_data) >= _SMALLEST}
+    large = _large_of(graph)
     wanted: set[str] = set()
     kept = []
     for node in reversed(graph.node):  # sorted: what reads a value comes after what makes it
@@ -50,4 +51,9 @@ def _has_weights(node: onnx.NodeProto, large: set[str]) -> bool:
 
 
 def _large_of(graph: onnx.GraphProto) -> set[str]:
-    return {tensor.name for tensor in graph.initializer if len(tensor.raw_data) >= _SMALLEST}
+    large = (tensor for tensor in graph.initializer if len(tensor.raw_data) >= _SMALLEST)
+    return {tensor.name for tensor in large if not _upsamples(tensor)}
+
+
+def _upsamples(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2 and resamples(tensor)

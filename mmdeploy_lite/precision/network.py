@@ -129,12 +129,12 @@ def is_layer(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> b
     if node.op_type in ('Conv', 'ConvTranspose'):
         return bool(tensors)
     if node.op_type in ('MatMul', 'Gemm'):
-        return any(len(item.dims) > 1 and min(item.dims[-2:]) >= _SMALLEST and not _resamples(item) for item in tensors)
+        return any(len(item.dims) > 1 and min(item.dims[-2:]) >= _SMALLEST and not resamples(item) for item in tensors)
     return False
 
 
-def _resamples(tensor: TensorProto) -> bool:
-    """A matrix that is mostly zeros interpolates or averages neighbours, as those of slide inference do: no layer."""
+def resamples(tensor: TensorProto) -> bool:
+    """A matrix that is mostly zeros interpolates or averages neighbours, as those that upsample logits do: no layer."""
     values = numpy_helper.to_array(tensor)
     return np.count_nonzero(values) < values.size / 2
 

@@ -16,17 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..export.blocks import BLOCK
 from ..export.operators import cut
 from ..export.shapes import python_shape, tracing_paused
 from ..registry import REWRITERS
 from ..rewriting import FunctionRewriter
 from .windows_grid import WindowGrid
-
-LEAST_ROWS, BLOCK = 32, 2**22
-"""Rows of the answer that are made at a time, and how many elements all their classes have: the next operator reads
-them while they are in the cache. With 150 classes and a width of 1024, 32 rows took 176
-ms, 16 took 190, 64 219, all 357.
-"""
 
 
 @dataclass
@@ -101,6 +96,11 @@ def separated(upsample: Callable[[Tensor], Tensor], logits: Tensor) -> tuple[Ten
 def mean_of_upsampled(deferred: Deferred, rows: WindowGrid, columns: WindowGrid) -> Tensor:
     """Mean of the upsampled windows at their places: (N, C, H, W).
 
+    The answer is made in blocks, which the next operator, ArgMax over the classes, reads while they are in the cache.
+    Their pixels are no multiple of 64: where those of two classes lie a multiple of 4096 bytes apart, as in 512 x 1024
+    pixels, the cache has but a few places for all classes. With 150 of them ArgMax took 194 ms of such pixels, and of
+    the blocks it takes 35.
+
     Args:
         deferred: the logits of all windows, row by row, (windows x N, C, h, w), and how to upsample them.
         rows: where the windows lie along the height.
@@ -111,29 +111,37 @@ def mean_of_upsampled(deferred: Deferred, rows: WindowGrid, columns: WindowGrid)
     grid = len(rows.starts), len(columns.starts)
     logits = logits.reshape(*grid, windows // (grid[0] * grid[1]), classes, height, width)
     logits = logits.permute(2, 3, 0, 4, 1, 5).reshape(-1, classes, grid[0] * height, grid[1] * width)
-    # between two neighbouring borders the same few windows cover every pixel
-    strips = []
-    for left, right, covering in columns.strips():
-        with tracing_paused():
-            matrix = deferred.columns.new_zeros(grid[1] * width, right - left)  # of logits there may be no values
-            for i in covering:
-                seen = deferred.columns[:, left - columns.starts[i] : right - columns.starts[i]]
-                matrix[i * width : (i + 1) * width] = seen / len(covering)
-        values, matrix = _needed(logits, 3, matrix, 0)
-        strips.append(values @ matrix)
-    wide = torch.cat(strips, dim=3)
     with tracing_paused():
-        matrix = deferred.rows.new_zeros(rows.size, grid[0] * height)
+        lines = deferred.rows.new_zeros(rows.size, grid[0] * height)  # of logits there may be no values
         for top, bottom, covering in rows.strips():
             for i in covering:
                 seen = deferred.rows[top - rows.starts[i] : bottom - rows.starts[i]]
-                matrix[top:bottom, i * height : (i + 1) * height] = seen / len(covering)
-        parts = matrix.split(max(LEAST_ROWS, BLOCK // (classes * columns.size)))
-    blocks = []
-    for part in parts:
-        values, part = _needed(wide, 2, part, 1)
-        blocks.append(part @ values)
-    return torch.cat(blocks, dim=2)
+                lines[top:bottom, i * height : (i + 1) * height] = seen / len(covering)
+    # between two neighbouring borders the same few windows cover every pixel
+    strips = []
+    for left, right, covering in columns.strips():
+        for start, stop in _uneven(left, right):
+            with tracing_paused():
+                matrix = deferred.columns.new_zeros(grid[1] * width, stop - start)
+                for i in covering:
+                    seen = deferred.columns[:, start - columns.starts[i] : stop - columns.starts[i]]
+                    matrix[i * width : (i + 1) * width] = seen / len(covering)
+                parts = lines.split(BLOCK // (classes * (stop - start)) | 1)
+            values, matrix = _needed(logits, 3, matrix, 0)
+            blocks = []
+            for part in parts:
+                seen, part = _needed(values, 2, part, 1)
+                blocks.append(part @ (seen @ matrix))
+            strips.append(torch.cat(blocks, dim=2))
+    return torch.cat(strips, dim=3)
+
+
+def _uneven(start: int, stop: int) -> list[tuple[int, int]]:
+    """Columns in parts that are no multiple of 64 wide."""
+    if (stop - start) % 64:
+        return [(start, stop)]
+    middle = start + (stop - start) // 2 + 1
+    return [(start, middle), (middle, stop)]
 
 
 def _needed(values: Tensor, axis: int, matrix: Tensor, across: int) -> tuple[Tensor, Tensor]:

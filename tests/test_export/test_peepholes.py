@@ -142,6 +142,20 @@ def test_classes_in_parts_are_put_together_first(joined, axis, squeeze):
     same_answer(before, after)
 
 
+def test_the_best_of_parts_of_parts():
+    nodes = [
+        node('Concat', 'x0', 'x1', 'left', axis=2),
+        node('Concat', 'x2', 'x3', 'right', axis=2),
+        node('Concat', 'left', 'right', 'whole', axis=3),
+        node('ArgMax', 'whole', 'y', axis=1, keepdims=0),
+    ]
+    inputs = {f'x{index}': [1, 4, 3, 2] for index in range(4)}
+    before = graph(nodes, inputs, {'y': (TensorProto.INT64, [1, 6, 4])})
+    after = apply_rules(before)
+    assert kinds(after).count('ArgMax') == 4 and kinds(after).count('Concat') == 3
+    same_answer(before, after)
+
+
 def test_a_whole_that_is_wanted_too_stays():
     before = best_of(extra=['whole'])
     after = apply_rules(before)

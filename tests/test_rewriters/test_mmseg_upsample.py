@@ -12,7 +12,7 @@ from mmengine.config import ConfigDict
 from onnx import numpy_helper
 from torch import nn
 
-from mmdeploy_lite.rewriters.mmseg_upsample import separated
+from mmdeploy_lite.rewriters.mmseg_upsample import _uneven, separated
 
 from .conftest import image, slide
 
@@ -107,15 +107,23 @@ def test_separated():
     assert separated(lambda logits: bilinear(logits), image(0, 1, 1, 30, 12)) is None
 
 
-@pytest.mark.parametrize('rows', [5, 32])
-def test_rows_are_made_some_at_a_time(traced, monkeypatch, rows):
+@pytest.mark.parametrize('block', [900, 2**19])
+def test_the_answer_is_made_in_blocks(traced, monkeypatch, block):
     from mmdeploy_lite.rewriters import mmseg_upsample
 
-    monkeypatch.setattr(mmseg_upsample, 'LEAST_ROWS', rows)
-    monkeypatch.setattr(mmseg_upsample, 'BLOCK', 1)
+    monkeypatch.setattr(mmseg_upsample, 'BLOCK', block)
     ops = checked(traced, Segmentor((64, 64), (43, 43), 4), (100, 150))
-    columns, blocks = 5, -(-100 // rows)  # three windows side by side meet at four borders
-    assert ops.count('MatMul') == columns + blocks
+    widths = [43, 21, 22, 21, 43]  # three windows side by side meet at four borders
+    heights = [block // (Segmentor.out_channels * width) | 1 for width in widths]
+    assert ops.count('MatMul') == 2 * sum(-(-100 // height) for height in heights)
+
+
+@pytest.mark.parametrize('width', [64, 128, 256, 512])
+def test_no_block_is_a_multiple_of_64_wide(width):
+    (first, middle), (again, last) = _uneven(10, 10 + width)
+    assert (first, last) == (10, 10 + width) and middle == again
+    assert (middle - first) % 2 and (last - middle) % 2
+    assert _uneven(10, 10 + width + 1) == [(10, 10 + width + 1)]
 
 
 def test_nothing_is_multiplied_by_zeros_alone(traced):
