@@ -22,6 +22,17 @@ def real_models() -> Path:
     return folder
 
 
+@pytest.fixture(scope='session')
+def torch_export() -> None:
+    """Skips where torch is too old for the exporter through ``torch.export``."""
+    import torch
+
+    from mmdeploy_lite.export.torch_export import NEEDS
+
+    if tuple(map(int, torch.__version__.split('.')[:2])) < NEEDS:
+        pytest.skip(f'torch {torch.__version__} is older than the exporter through torch.export needs')
+
+
 @contextmanager
 def own_scope() -> Iterator[None]:
     """No default scope of mmengine at first, and the one from before afterwards.

@@ -55,7 +55,7 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
     classifiers = score_layer_names(model)
     for module in model.modules():
         if isinstance(module, _LAYERS):
-            nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5, generator=generator)
+            module.weight.data.normal_(std=module.weight[0].numel() ** -0.5, generator=generator)
             if module.bias is not None:
                 module.bias.data.zero_()
         elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine:
@@ -70,7 +70,7 @@ def calibrate(model: nn.Module, run: Callable[[], Any], seed: int = 0) -> Calibr
             module.weight.data.fill_(module.scale)
         for name, parameter in module.named_parameters(recurse=False):
             if name == 'level_embed' or type(module).__name__ == 'TridentConv':  # which nothing but a checkpoint sets
-                nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=generator)
+                parameter.data.normal_(std=parameter[0].numel() ** -0.5, generator=generator)
     if any(type(module).__name__ in _STANDARDIZED for module in model.modules()):
         for block in model.modules():
             if hasattr(block, 'downsample') and isinstance(norm := getattr(block, 'norm3', None), nn.Module):

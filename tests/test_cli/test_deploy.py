@@ -59,6 +59,7 @@ class TestDeploy:
         assert 'image 1x3x64x96 uint8' in out and 'ori_shape' not in out
         assert 'model.unequal.onnx' not in files(work_dir)
 
+    @pytest.mark.usefixtures('torch_export')
     def test_second_exporter_and_audit(self, inputs, work_dir, capsys):
         options = ['deploy.exporter.type=TorchExportExporter']
         assert run(work_dir, *inputs.segmentor, inputs.image, '--audit', '--cfg-options', *options) == 0

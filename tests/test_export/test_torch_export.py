@@ -21,6 +21,8 @@ from mmdeploy_lite.export.tracing import is_symbolic
 from mmdeploy_lite.rewriters.symbolic_values import Truth
 from mmdeploy_lite.rewriting import RewriteContext
 
+pytestmark = pytest.mark.usefixtures('torch_export')
+
 AXES = {'image': {2: 'height', 3: 'width'}}
 
 

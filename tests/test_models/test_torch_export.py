@@ -10,6 +10,8 @@ from mmdeploy_lite.testing.tiny import tiny
 
 from .conftest import check
 
+pytestmark = pytest.mark.usefixtures('torch_export')
+
 EXPORTER = {'exporter': {'type': 'TorchExportExporter'}}
 
 

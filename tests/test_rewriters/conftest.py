@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import mmdeploy_lite.ops  # noqa: F401  (before mmcv and what imports it)
-from mmdeploy_lite.export import ExportState, TorchExportExporter, TorchScriptExporter, exporting
+from mmdeploy_lite.export import Exporter, ExportState, TorchExportExporter, TorchScriptExporter, exporting
 from mmdeploy_lite.export.allowed import ALLOWED, unknown_warnings
 from mmdeploy_lite.registry import REWRITERS
 from mmdeploy_lite.rewriting import RewriteContext, build_rewriters, of_exporter
@@ -50,7 +50,7 @@ class Traced:
         dynamic: the image's height and width are not fixed.
     """
 
-    exporter: Any = TorchScriptExporter()
+    exporter: type[Exporter] = TorchScriptExporter
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Traced:
             with torch.no_grad():
                 outputs = function(*(arg.clone() for arg in args))
             count = len(outputs) if isinstance(outputs, (tuple, list)) else 1
-            graph = self.exporter.export(
+            graph = self.exporter().export(
                 wrapper, [arg.clone() for arg in args], names, [f'out{index}' for index in range(count)], dims
             )
         self.model = graph.model
@@ -152,7 +152,7 @@ class Traced:
 class Symbolic(Traced):
     """:class:`Traced`, but by ``torch.export``."""
 
-    exporter = TorchExportExporter()
+    exporter = TorchExportExporter
 
 
 def arrays(outputs: Any) -> list[np.ndarray]:
@@ -167,15 +167,15 @@ def traced() -> type[Traced]:
 
 
 @pytest.fixture(scope='session')
-def symbolic() -> type[Traced]:
+def symbolic(torch_export: None) -> type[Traced]:
     """As ``traced``, by ``torch.export``."""
     return Symbolic
 
 
-@pytest.fixture(scope='session', params=[Traced, Symbolic], ids=['tracer', 'torch.export'])
+@pytest.fixture(scope='session', params=['traced', 'symbolic'], ids=['tracer', 'torch.export'])
 def both(request: pytest.FixtureRequest) -> type[Traced]:
     """``traced``, and then ``symbolic``: for a primitive that both exporters take."""
-    return request.param
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

@@ -152,9 +152,9 @@ def build_head(name):
     generator = torch.Generator().manual_seed(5)
     for module in head.modules():
         if isinstance(module, torch.nn.Conv2d):
-            torch.nn.init.normal_(module.weight, std=1.4 * module.weight[0].numel() ** -0.5, generator=generator)
+            module.weight.data.normal_(std=1.4 * module.weight[0].numel() ** -0.5, generator=generator)
             if module.bias is not None:
-                torch.nn.init.normal_(module.bias, std=0.5, generator=generator)
+                module.bias.data.normal_(std=0.5, generator=generator)
     if name != 'RTMDet-Ins':
         torch.nn.init.constant_(head.conv_cls.bias, -3.5 if name == 'SOLOv2' else -2.0)  # features of zeros are nothing
     return head.requires_grad_(False)
