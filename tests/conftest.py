@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,14 +23,23 @@ def real_models() -> Path:
 
 
 @pytest.fixture(scope='session')
-def torch_export() -> None:
-    """Skips where torch is too old for the exporter through ``torch.export``."""
+def needs_torch() -> Callable[[int, int, str], None]:
+    """Skips where torch is older than something needs."""
     import torch
 
+    def check(major: int, minor: int, what: str) -> None:
+        if tuple(map(int, torch.__version__.split('.')[:2])) < (major, minor):
+            pytest.skip(f'{what} needs torch {major}.{minor}, and this is {torch.__version__}')
+
+    return check
+
+
+@pytest.fixture(scope='session')
+def torch_export(needs_torch: Callable[[int, int, str], None]) -> None:
+    """Skips where torch is too old for the exporter through ``torch.export``."""
     from mmdeploy_lite.export.torch_export import NEEDS
 
-    if tuple(map(int, torch.__version__.split('.')[:2])) < NEEDS:
-        pytest.skip(f'torch {torch.__version__} is older than the exporter through torch.export needs')
+    needs_torch(*NEEDS, 'the exporter through torch.export')
 
 
 @contextmanager

@@ -61,7 +61,7 @@ ALLOWED: tuple[AllowedLine, ...] = (
     ),
     AllowedLine(f'{_DENSE_HEADS}/*.py', 'in range(hidden_states.shape[0])', 'the number of decoder layers is fixed'),
     AllowedLine('torch/nn/functional.py', 'if size_prods == 1', 'refuses to normalize one value; only in training'),
-    AllowedLine('torch/nn/functional.py', '1.0 / float(E)', 'of attention: the number of channels'),
+    AllowedLine('torch/nn/functional.py', 'q_scaled = q ', 'of attention: the number of channels'),
     AllowedLine(f'{_DENSE_HEADS}/*detr_head.py', 'len(cls_score)', 'the number of queries is fixed'),
     AllowedLine(
         'mmengine/structures/instance_data.py', 'len(', 'InstanceData only compares lengths; see len(results) of RPN'

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._logging.structured import INTERN_TABLE
 
 from ..errors import ExportError
 from ..rewriting import FunctionRewriter, RewriteContext, of_exporter
@@ -86,6 +85,8 @@ def value_branches(
 
 
 def _branches(report: Any) -> list[Branch]:
+    from torch._logging.structured import INTERN_TABLE  # not there before torch 2.3, which require() turns away
+
     found = []
     # the report has the names of files that no earlier one had
     names = {number: name for name, number in INTERN_TABLE.items()} | report.str_to_filename

@@ -80,12 +80,12 @@ class FilterScoresAndTopk(FunctionRewriter):
     @staticmethod
     def _filtered(scores: Tensor, score_thr: float, topk: int) -> tuple[Tensor, Tensor, Tensor]:
         num_classes = python_shape(scores)[1]
-        scores = scores.flatten()
-        pairs = (scores > score_thr).nonzero().squeeze(1)
+        pairs = (scores.flatten() > score_thr).nonzero().squeeze(1)
         # one rejected pair more, so that there are never none, for which the libraries return early
         pairs = torch.cat([pairs, pairs.new_zeros(1)])
-        # of two axes: the exporter takes a concatenation of one for a shape, which has no REJECTED
-        scores = torch.cat([scores[pairs[:-1], None], scores.new_full((1, 1), REJECTED)])
+        # of two axes: the exporter takes a concatenation of one for a shape, which has no REJECTED, and ONNX's shape
+        # inference whatever becomes two of one, element by element
+        scores = torch.cat([scores.reshape(-1, 1)[pairs[:-1]], scores.new_full((1, 1), REJECTED)])
         scores, order = top_k(scores.flatten(), topk, sorted=False)  # NMS sorts by itself
         pairs = pairs[order]
         return scores, pairs % num_classes, torch.div(pairs, num_classes, rounding_mode='floor')

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import NothingDetectedError, UnsupportedError
@@ -148,6 +147,8 @@ def exact_scale_factor(img_meta: dict) -> tuple[Any, Any]:
         if not isinstance(value, Tensor):
             exact.append(value)
             continue
+        if isinstance(size, Tensor):
+            size = size.double()  # before torch 2.2 its export makes a float32 of the product else
         ratio = torch.round(value.double() * size) / size
         exact.append(torch.where(ratio.float() == value, ratio, value.double()))
     return exact[0], exact[1]
@@ -194,12 +195,12 @@ class MaskMatrixNMS(FunctionRewriter):
         iou = shared / (area[None] + area[:, None] - shared)
         iou = (iou * (labels[None] == labels[:, None])).triu(diagonal=1)
         # a row more, so that there is a largest and a smallest where there are no masks
-        most = F.pad(iou, (0, 0, 0, 1)).amax(dim=0)[:, None]
+        most = torch.cat([iou, torch.zeros_like(area)[None]]).amax(dim=0)[:, None]
         if kernel == 'gaussian':
             decay = torch.exp(-1 * sigma * iou**2) / torch.exp(-1 * sigma * most**2)
         else:
             decay = (1 - iou) / (1 - most)
-        return F.pad(decay, (0, 0, 0, 1), value=float('inf')).amin(dim=0)
+        return torch.cat([decay, torch.full_like(area, float('inf'))[None]]).amin(dim=0)
 
 
 @REWRITERS.register_module()

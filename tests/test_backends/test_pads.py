@@ -77,7 +77,9 @@ MODULES = {
 
 @pytest.mark.parametrize('dynamic', [False, True], ids=['fixed', 'any size'])
 @pytest.mark.parametrize('name', MODULES)
-def test_of_layers(name, dynamic, tmp_path):
+def test_of_layers(name, dynamic, tmp_path, needs_torch):
+    if dynamic and name == 'max pool':
+        needs_torch(2, 2, 'exporting pools of any size that round up')
     torch.manual_seed(0)
     module = MODULES[name]().eval()
     state = ExportState(dynamic=dynamic)

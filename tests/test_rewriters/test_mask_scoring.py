@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 from mmengine.structures import InstanceData
 
+from mmdeploy_lite.export.tracing import is_symbolic, is_tracing
 from mmdeploy_lite.rewriters.mmdet_roi_masks import _Rows
 
 from .conftest import image
@@ -27,7 +28,7 @@ def function(values):
     def ious(features, masks):
         return masks.sum(dim=1, keepdim=True) * torch.linspace(0.1, 1, CLASSES)
 
-    tracing = torch.jit.is_tracing() or torch.compiler.is_exporting()
+    tracing = is_tracing() or is_symbolic()
     ious.predict_by_feat = functools.partial(MaskIoUHead.predict_by_feat, None)
     head = SimpleNamespace(
         _mask_forward=mask_forward,
