@@ -28,7 +28,7 @@ def needs_torch() -> Callable[[int, int, str], None]:
     import torch
 
     def check(major: int, minor: int, what: str) -> None:
-        if tuple(map(int, torch.__version__.split('.')[:2])) < (major, minor):
+        if torch.__version__ < (major, minor):
             pytest.skip(f'{what} needs torch {major}.{minor}, and this is {torch.__version__}')
 
     return check

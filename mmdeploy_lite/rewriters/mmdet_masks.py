@@ -104,9 +104,22 @@ class DynamicParams(FunctionRewriter):
 
 @REWRITERS.register_module()
 class RTMDetInsPostProcess(FunctionRewriter):
-    """As BBoxPostProcess: small boxes get the score REJECTED, ``max_per_img`` becomes a limit of NMS."""
+    """As BBoxPostProcess: small boxes get the score REJECTED, ``max_per_img`` becomes a limit of NMS.
+
+    Raises:
+        UnsupportedError: torch is older than 2.3. The size that masks are resized to is computed in float64, see
+            :func:`exact_scale_factor`, of which its export makes float32 in some of the operators.
+    """
 
     target = 'mmdet.models.dense_heads.rtmdet_ins_head.RTMDetInsHead._bbox_mask_post_process'
+
+    def check(self, model: Any) -> None:
+        from mmdet.models.dense_heads.rtmdet_ins_head import RTMDetInsHead
+
+        if torch.__version__ < (2, 3) and any(isinstance(module, RTMDetInsHead) for module in model.modules()):
+            raise UnsupportedError(
+                f'masks of RTMDet-Ins need torch 2.3 or newer to be exported, and this is {torch.__version__}'
+            )
 
     def __call__(
         self,
@@ -147,8 +160,6 @@ def exact_scale_factor(img_meta: dict) -> tuple[Any, Any]:
         if not isinstance(value, Tensor):
             exact.append(value)
             continue
-        if isinstance(size, Tensor):
-            size = size.double()  # before torch 2.2 its export makes a float32 of the product else
         ratio = torch.round(value.double() * size) / size
         exact.append(torch.where(ratio.float() == value, ratio, value.double()))
     return exact[0], exact[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,16 @@ def build(config: str, options: dict[str, Any], scale: tuple[int, int], **task_o
         ('Mask Scoring', 'mmdet::ms_rcnn/ms-rcnn_r50_fpn_1x_coco.py', {**R18, **FEW}, 2),
     ],
 )
-def test_instances(name: str, config: str, options: dict[str, Any], batch_size: int, tmp_path: Path) -> None:
+def test_instances(
+    name: str,
+    config: str,
+    options: dict[str, Any],
+    batch_size: int,
+    tmp_path: Path,
+    needs_torch: Callable[[int, int, str], None],
+) -> None:
+    if name == 'RTMDet-Ins':
+        needs_torch(2, 3, 'the size of its masks')
     scale = (128, 128) if name in ('RTMDet-Ins', 'YOLACT') else (160, 128)
     model, samples = build(config, options, scale, batch_size=batch_size)
     find_busy(model, samples[:3], samples[3], more_than=5, distinct=5)

@@ -166,8 +166,10 @@ def features(seed, height, width, strides=(4, 8, 16, 32, 64)):
 
 
 @pytest.mark.parametrize('name', HEADS)
-def test_head(traced, name):
+def test_head(traced, name, needs_torch):
     """Its own ``predict``, on feature maps of other sizes and for other original sizes than those traced."""
+    if name == 'RTMDet-Ins':
+        needs_torch(2, 3, 'the size of its masks')
     head = build_head(name)
     strides = (8, 16, 32) if name == 'RTMDet-Ins' else (4, 8, 16, 32, 64)
 
