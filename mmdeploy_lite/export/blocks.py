@@ -7,7 +7,7 @@ its columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +98,8 @@ def _factors(resize: onnx.NodeProto, size: Sequence[int], target: Sequence[int])
             [helper.make_tensor_value_info('y', TensorProto.FLOAT, None)],
             [numpy_helper.from_array(np.array([1, 1, *wanted], dtype=np.int64), 'sizes')],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
+        # of 18, which knows attributes that 17 does not, and linear means the same in both
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=8)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=['CPUExecutionProvider'])
@@ -109,36 +110,38 @@ def _factors(resize: onnx.NodeProto, size: Sequence[int], target: Sequence[int])
 
 
 def _make(source: str, channels: int, rows: np.ndarray, columns: np.ndarray, result: str) -> Blocks:
-    blocks = Blocks([], [], [])
+    blocks, numbers = Blocks([], [], []), {}
 
     def constant(values: np.ndarray, name: str) -> str:
         blocks.weights.append(numpy_helper.from_array(np.ascontiguousarray(values), f'{result}_{name}'))
         return blocks.weights[-1].name
 
+    def number(value: int) -> str:
+        if value not in numbers:
+            numbers[value] = constant(np.array([value]), f'number{value}')
+        return numbers[value]
+
     def node(kind: str, inputs: Sequence[str], name: str) -> str:
         blocks.nodes.append(helper.make_node(kind, inputs, [f'{result}_{name}'], name=f'{result}_{name}'))
         return blocks.nodes[-1].output[0]
 
-    def cut(value: str, axis: int, matrix: np.ndarray, name: str) -> tuple[str, slice]:
-        """The part of a value that the matrix does not multiply by zero."""
-        needed = matrix.any(axis=0).nonzero()[0]
-        begin, end = int(needed[0]), int(needed[-1]) + 1
-        ends = [constant(np.array([number]), f'{name}_{what}') for number, what in ((begin, 'begin'), (end, 'end'))]
-        axes = constant(np.array([axis]), f'{name}_axis')
-        return node('Slice', [value, *ends, axes], name), slice(begin, end)
+    def parts(matrix: np.ndarray, size: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Some rows at a time: which of the input they read, and their factors."""
+        for start in range(0, len(matrix), size):
+            part = matrix[start : start + size]
+            needed = part.any(axis=0).nonzero()[0]
+            read = slice(int(needed[0]), int(needed[-1]) + 1)
+            yield read, part[:, read]
 
     width = math.isqrt(4 * BLOCK // channels) | 1  # wider than high: columns are multiplied first, of fewer rows
     height = BLOCK // (channels * width) | 1
-    for left in range(0, columns.shape[1], width):
-        right = columns[:, left : left + width]
-        values, needed = cut(source, 3, right.T, f'columns{left}')
-        right, strip = constant(right[needed], f'right{left}'), []
-        for top in range(0, len(rows), height):
-            part, needed = cut(values, 2, rows[top : top + height], f'rows{left}_{top}')
-            narrow = node('MatMul', [part, right], f'wide{left}_{top}')
-            matrix = f'{result}_left{top}'
-            if not left:
-                constant(rows[top : top + height, needed], f'left{top}')
-            strip.append(node('MatMul', [matrix, narrow], f'block{left}_{top}'))
+    tall = [(read, constant(part, f'rows{i}')) for i, (read, part) in enumerate(parts(rows, height))]
+    for i, (read, part) in enumerate(parts(columns.T, width)):
+        values = node('Slice', [source, number(read.start), number(read.stop), number(3)], f'strip{i}')
+        right, strip = constant(part.T, f'columns{i}'), []
+        for j, (read, left) in enumerate(tall):
+            seen = node('Slice', [values, number(read.start), number(read.stop), number(2)], f'part{i}_{j}')
+            seen = node('MatMul', [seen, right], f'wide{i}_{j}')
+            strip.append(node('MatMul', [left, seen], f'block{i}_{j}'))
         blocks.names.append(strip)
     return blocks

@@ -119,7 +119,7 @@ class _Best:
                 self.nodes += blocks.nodes
                 self.weights += blocks.weights
                 strips = [
-                    self._joined(strip, f'{result}_strip{index}', self._places[2])
+                    self._joined(strip, f'{result}_best{index}', self._places[2])
                     for index, strip in enumerate(blocks.names)
                 ]
                 return self._add(helper.make_node('Concat', strips, [result], axis=self._places[3]))

@@ -52,6 +52,18 @@ def test_ends_with_the_last_weights():
     assert active.shape == (1, 16, 28, 28) and logits.shape == (1, 64, 28, 28)
 
 
+def test_a_matrix_that_upsamples_is_no_layer():
+    columns = np.eye(32, dtype=np.float32).repeat(4, axis=1)  # 16 kB
+    nodes = [
+        helper.make_node('Conv', ['image', 'stem'], ['features']),
+        helper.make_node('MatMul', ['image', 'columns'], ['large']),
+        helper.make_node('MatMul', ['image', 'full'], ['mixed']),
+    ]
+    weights = {**WEIGHTS, 'columns': columns, 'full': np.ones((32, 128), np.float32)}
+    part = network_part(model_of(graph_of(nodes, weights, ['features', 'large', 'mixed'])))
+    assert [node.output[0] for node in part.graph.node] == ['features', 'mixed']
+
+
 def test_a_loop_with_weights_inside_is_network():
     body = helper.make_graph(
         [

@@ -32,7 +32,9 @@ def test_crowded(pixels, channels, found):
     assert crowded(pixels, channels) is found
 
 
-def resized(then=(), batch=1, small=SMALL, large=LARGE, classes=CLASSES, outputs=None, scales=None, **attributes):
+def resized(
+    then=(), batch=1, small=SMALL, large=LARGE, classes=CLASSES, outputs=None, scales=None, opset=17, **attributes
+):
     """Logits that are resized, and what reads them."""
     sizes = ['', 'scales'] if scales else ['', '', 'sizes']
     nodes = [helper.make_node('Resize', ['x', *sizes], ['large'], **{'mode': 'linear', **attributes}), *then]
@@ -48,7 +50,7 @@ def resized(then=(), batch=1, small=SMALL, large=LARGE, classes=CLASSES, outputs
         ],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid('', opset)], ir_version=8)
 
 
 def answers(model, seed=0):
@@ -86,10 +88,17 @@ def test_blocks_are_what_the_resize_makes(monkeypatch, block, mode):
     np.testing.assert_allclose(answers(after)[0], answers(model)[0], atol=2e-6)  # rounds in another order
 
 
+def test_attributes_of_opset_18_that_change_nothing():
+    model = resized(opset=18, antialias=0, keep_aspect_ratio_policy='stretch', exclude_outside=0)
+    found = upsampled(Facts(model, known_shapes(model)), 'large', 'made')
+    np.testing.assert_allclose(answers(joined(model, found))[0], answers(model)[0], atol=2e-6)
+
+
 @pytest.mark.parametrize(
     'changes',
     [
         {'mode': 'nearest'},
+        {'opset': 18, 'antialias': 1},
         {'mode': 'cubic'},
         {'scales': (5.4, 4.9)},  # coordinates follow from these, and not from the sizes
         {'large': (63, 95)},  # not crowded
