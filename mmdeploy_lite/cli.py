@@ -359,7 +359,8 @@ def quiet_libraries():
 
     @contextlib.contextmanager
     def quiet():
-        with warnings.catch_warnings():
+        # recorded, as a library may ask for 'always' again: torch 2.5 does when mmengine's optimizers are imported
+        with warnings.catch_warnings(record=True):
             warnings.simplefilter('ignore')
             logger = logging.getLogger('mmengine')
             level = logger.level
