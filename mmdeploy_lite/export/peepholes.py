@@ -73,7 +73,10 @@ def best_of_parts(facts: Facts) -> Iterator[Replacement]:
         axes = [] if squeezed is None else facts.constant(squeezed.input[1]) if len(squeezed.input) > 1 else None
         if rank is None or axes is None:
             continue
-        made = _Best(facts, node, squeezed, rank, {int(axis) % rank for axis in axes})
+        gone = {int(axis) % rank for axis in axes}
+        if len(gone) == rank:
+            continue
+        made = _Best(facts, node, squeezed, rank, gone)
         made.of(whole.output[0], node.output[0])
         if made.nodes[-1].op_type == 'Concat':
             yield Replacement(node, made.nodes, made.weights)

@@ -104,6 +104,7 @@ def test_attributes_of_opset_18_that_change_nothing():
         {'large': (63, 95)},  # not crowded
         {'classes': 8},
         {'small': (33, 20)},  # not twice as high
+        {'small': (32, 48)},  # large blocks of few classes, of which each element is many products
     ],
     ids=str,
 )
