@@ -114,9 +114,11 @@ class RTMDetInsPostProcess(FunctionRewriter):
     target = 'mmdet.models.dense_heads.rtmdet_ins_head.RTMDetInsHead._bbox_mask_post_process'
 
     def check(self, model: Any) -> None:
+        if torch.__version__ >= (2, 3):
+            return
         from mmdet.models.dense_heads.rtmdet_ins_head import RTMDetInsHead
 
-        if torch.__version__ < (2, 3) and any(isinstance(module, RTMDetInsHead) for module in model.modules()):
+        if any(isinstance(module, RTMDetInsHead) for module in model.modules()):
             raise UnsupportedError(
                 f'masks of RTMDet-Ins need torch 2.3 or newer to be exported, and this is {torch.__version__}'
             )

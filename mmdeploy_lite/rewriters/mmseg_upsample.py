@@ -9,6 +9,7 @@ windows of 512 x 1024 pixels are 45 MB as they come from the head and 710 MB ups
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -119,8 +120,9 @@ def mean_of_upsampled(deferred: Deferred, rows: WindowGrid, columns: WindowGrid)
                 lines[top:bottom, i * height : (i + 1) * height] = seen / len(covering)
     # between two neighbouring borders the same few windows cover every pixel
     strips = []
+    most = 2 * math.isqrt(4 * BLOCK // classes)  # else the blocks of many classes are a row high
     for left, right, covering in columns.strips():
-        for start, stop in _uneven(left, right):
+        for start, stop in _uneven(left, right, most):
             with tracing_paused():
                 matrix = deferred.columns.new_zeros(grid[1] * width, stop - start)
                 for i in covering:
@@ -136,12 +138,19 @@ def mean_of_upsampled(deferred: Deferred, rows: WindowGrid, columns: WindowGrid)
     return torch.cat(strips, dim=3)
 
 
-def _uneven(start: int, stop: int) -> list[tuple[int, int]]:
-    """Columns in parts that are no multiple of 64 wide."""
-    if (stop - start) % 64:
-        return [(start, stop)]
-    middle = start + (stop - start) // 2 + 1
-    return [(start, middle), (middle, stop)]
+def _uneven(start: int, stop: int, most: int) -> list[tuple[int, int]]:
+    """Columns in parts of about one width, at most so many and one; all but the last are odd, a single one is no
+    multiple of 64.
+    """
+    width = stop - start
+    count = -(-width // most)
+    if count == 1 and width % 64 == 0:
+        count = 2
+    cuts = [start]
+    for part in range(1, count):
+        cut_at = start + width * part // count
+        cuts.append(cut_at + (cut_at - cuts[-1] + 1) % 2)
+    return list(zip(cuts, [*cuts[1:], stop], strict=True))
 
 
 def _needed(values: Tensor, axis: int, matrix: Tensor, across: int) -> tuple[Tensor, Tensor]:

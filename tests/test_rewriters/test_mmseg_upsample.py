@@ -107,7 +107,7 @@ def test_separated():
     assert separated(lambda logits: bilinear(logits), image(0, 1, 1, 30, 12)) is None
 
 
-@pytest.mark.parametrize('block', [900, 2**19])
+@pytest.mark.parametrize('block', [2700, 2**19])
 def test_the_answer_is_made_in_blocks(traced, monkeypatch, block):
     from mmdeploy_lite.rewriters import mmseg_upsample
 
@@ -120,10 +120,18 @@ def test_the_answer_is_made_in_blocks(traced, monkeypatch, block):
 
 @pytest.mark.parametrize('width', [64, 128, 256, 512])
 def test_no_block_is_a_multiple_of_64_wide(width):
-    (first, middle), (again, last) = _uneven(10, 10 + width)
+    (first, middle), (again, last) = _uneven(10, 10 + width, 1000)
     assert (first, last) == (10, 10 + width) and middle == again
     assert (middle - first) % 2 and (last - middle) % 2
-    assert _uneven(10, 10 + width + 1) == [(10, 10 + width + 1)]
+    assert _uneven(10, 10 + width + 1, 1000) == [(10, 10 + width + 1)]
+
+
+@pytest.mark.parametrize('width', [1, 100, 101, 683, 1024])
+def test_wide_strips_are_made_in_parts(width):
+    parts = _uneven(10, 10 + width, 100)
+    assert [part[0] for part in parts] == [10, *(part[1] for part in parts[:-1])] and parts[-1][1] == 10 + width
+    assert len(parts) == -(-width // 100) and all(0 < stop - start <= 101 for start, stop in parts)
+    assert all((stop - start) % 2 for start, stop in parts[:-1])
 
 
 def test_nothing_is_multiplied_by_zeros_alone(traced):
