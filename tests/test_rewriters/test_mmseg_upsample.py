@@ -118,6 +118,14 @@ def test_the_answer_is_made_in_blocks(traced, monkeypatch, block):
     assert ops.count('MatMul') == 2 * sum(-(-100 // height) for height in heights)
 
 
+def test_strips_in_parts_make_the_same_answer(traced, monkeypatch):
+    from mmdeploy_lite.rewriters import mmseg_upsample
+
+    monkeypatch.setattr(mmseg_upsample, 'BLOCK', 300)  # strips of 43 columns are then two
+    assert len(_uneven(0, 43, 2 * 20)) == 2
+    checked(traced, Segmentor((64, 64), (43, 43), 4), (100, 150))
+
+
 @pytest.mark.parametrize('width', [64, 128, 256, 512])
 def test_no_block_is_a_multiple_of_64_wide(width):
     (first, middle), (again, last) = _uneven(10, 10 + width, 1000)
