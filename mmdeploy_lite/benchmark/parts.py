@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 
+from ..export.blocks import resamples
 from ..export.graphs import reads, subgraphs
-from ..precision.network import resamples
 
 _WEIGHTED = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
 _SMALLEST = 4096  # bytes; a smaller matrix is of a computation with boxes
@@ -52,8 +52,4 @@ def _has_weights(node: onnx.NodeProto, large: set[str]) -> bool:
 
 def _large_of(graph: onnx.GraphProto) -> set[str]:
     large = (tensor for tensor in graph.initializer if len(tensor.raw_data) >= _SMALLEST)
-    return {tensor.name for tensor in large if not _upsamples(tensor)}
-
-
-def _upsamples(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2 and resamples(tensor)
+    return {tensor.name for tensor in large if not resamples(tensor)}

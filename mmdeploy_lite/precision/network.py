@@ -11,11 +11,11 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper
 
 from ..errors import UnsupportedError
+from ..export.blocks import resamples
 from ..export.graphs import all_nodes, reads, set_nodes, subgraphs
 
 BARRIERS = frozenset(
@@ -131,12 +131,6 @@ def is_layer(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> b
     if node.op_type in ('MatMul', 'Gemm'):
         return any(len(item.dims) > 1 and min(item.dims[-2:]) >= _SMALLEST and not resamples(item) for item in tensors)
     return False
-
-
-def resamples(tensor: TensorProto) -> bool:
-    """A matrix that is mostly zeros interpolates or averages neighbours, as those that upsample logits do: no layer."""
-    values = numpy_helper.to_array(tensor)
-    return np.count_nonzero(values) < values.size / 2
 
 
 def last_layers(network: Network) -> set[str]:

@@ -208,12 +208,13 @@ class MaskMatrixNMS(FunctionRewriter):
         iou = shared / (area[None] + area[:, None] - shared)
         iou = (iou * (labels[None] == labels[:, None])).triu(diagonal=1)
         # a row more, so that there is a largest and a smallest where there are no masks
-        most = torch.cat([iou, torch.zeros_like(area)[None]]).amax(dim=0)[:, None]
+        most = torch.cat([iou, torch.zeros_like(area, dtype=iou.dtype)[None]]).amax(dim=0)[:, None]
         if kernel == 'gaussian':
             decay = torch.exp(-1 * sigma * iou**2) / torch.exp(-1 * sigma * most**2)
         else:
             decay = (1 - iou) / (1 - most)
-        return torch.cat([decay, torch.full_like(area, float('inf'))[None]]).amin(dim=0)
+        last = torch.full_like(area, float('inf'), dtype=decay.dtype)
+        return torch.cat([decay, last[None]]).amin(dim=0)
 
 
 @REWRITERS.register_module()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -21,3 +23,21 @@ def test_a_stage_that_is_done_and_one_that_failed():
     done, failed = out.getvalue().splitlines()
     assert done.startswith('✓ load') and failed.startswith('✗ export')
     assert stages.times.keys() == {'load', 'export'}
+
+
+def test_what_libraries_warn_of_is_not_shown():
+    """As torch 2.5 warns when mmengine's optimizers are imported. In its own process: pytest catches warnings too."""
+    code = """
+import warnings
+from mmdeploy_lite.cli import quiet_libraries
+def warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter('always')
+        warnings.warn('a deprecated optimizer', DeprecationWarning)
+with quiet_libraries():
+    warn()
+print('shown after it:')
+warn()
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ['shown', 'after', 'it:'] and done.stderr.count('a deprecated optimizer') == 1

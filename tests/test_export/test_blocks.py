@@ -83,6 +83,9 @@ def test_blocks_are_what_the_resize_makes(monkeypatch, block, mode):
     found = upsampled(Facts(model, known_shapes(model)), 'large', 'made')
     if block == 5000:
         assert len(found.names) > 2 and len(found.names[0]) > 2
+    sizes = {tensor.name: tensor.dims for tensor in found.weights}
+    assert all(sizes[f'made_rows{index}'][0] % 2 for index in range(len(found.names[0]) - 1))
+    assert all(sizes[f'made_columns{index}'][1] % 2 for index in range(len(found.names) - 1))
     after = joined(model, found)
     onnx.checker.check_model(after, full_check=True)
     np.testing.assert_allclose(answers(after)[0], answers(model)[0], atol=2e-6)  # rounds in another order
@@ -135,7 +138,9 @@ def test_best_class_of_each_block(monkeypatch, keepdims, squeeze, wanted):
         np.testing.assert_array_equal(one, other)  # no two classes of random logits are as near as rounding
 
 
-def test_best_row_of_the_resized_is_left_alone():
-    then = [helper.make_node('ArgMax', ['large'], ['y'], axis=2, keepdims=0)]
-    before = resized(then, outputs={'y': (TensorProto.INT64, [1, CLASSES, LARGE[1]])})
+@pytest.mark.parametrize('axis', [0, 2, 3])
+def test_best_image_or_row_of_the_resized_is_left_alone(axis):
+    then = [helper.make_node('ArgMax', ['large'], ['y'], axis=axis, keepdims=0)]
+    shape = [size for place, size in enumerate([2, CLASSES, *LARGE]) if place != axis]
+    before = resized(then, batch=2, outputs={'y': (TensorProto.INT64, shape)})
     assert apply_rules(before) is before

@@ -7,11 +7,14 @@ import pytest
 import torch
 from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
+from torch.torch_version import TorchVersion
 
 from mmdeploy_lite.deploy_config import deploy_section, resolve_deploy_config
 from mmdeploy_lite.errors import NothingDetectedError, UnsupportedError
 from mmdeploy_lite.loading import read_config
+from mmdeploy_lite.registry import REWRITERS
 from mmdeploy_lite.rewriters.mmdet_masks import exact_scale_factor
+from mmdeploy_lite.rewriting import build_rewriters
 from mmdeploy_lite.tasks.base import ModelWrapper
 
 NAME = 'mmdeploy_lite::mmdet/instance_segmentation_onnxruntime.py'
@@ -46,6 +49,15 @@ class TestMatrixNMS:
         masks, labels, scores = overlapping_masks(3, 6)
         for nothing in (overlapping_masks(0, 0), (masks, labels, scores * 0.01)):
             assert len(graph.check(*nothing)[0]) == 0
+
+    def test_areas_that_are_whole_numbers(self, traced):
+        def function(masks, labels, scores):
+            from mmdet.models.layers.matrix_nms import mask_matrix_nms
+
+            return mask_matrix_nms(masks, labels, scores, mask_area=masks.sum((1, 2)))
+
+        graph = traced(function, overlapping_masks(0, 12), ['MaskMatrixNMS'], [[0], [0], [0]])
+        assert len(graph.check(*overlapping_masks(1, 9), atol=1e-6)[0]) == 9
 
     def test_nothing_left_while_tracing(self, traced):
         from mmdet.models.layers import matrix_nms
@@ -163,6 +175,17 @@ def build_head(name):
 def features(seed, height, width, strides=(4, 8, 16, 32, 64)):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(1, 8, height // stride, width // stride, generator=generator) * 2 for stride in strides]
+
+
+def test_rtmdet_ins_is_refused_where_torch_is_old(monkeypatch):
+    head = build_head('RTMDet-Ins')
+    rewriter = build_rewriters({'mine': {'type': 'RTMDetInsPostProcess'}}, REWRITERS)['mine']
+    monkeypatch.setattr(torch, '__version__', TorchVersion('2.2.2+cpu'))
+    with pytest.raises(UnsupportedError, match='RTMDet-Ins need torch 2.3 or newer.* this is 2.2.2'):
+        rewriter.check(torch.nn.Sequential(head))
+    rewriter.check(torch.nn.Identity())
+    monkeypatch.setattr(torch, '__version__', TorchVersion('2.3.0+cpu'))
+    rewriter.check(torch.nn.Sequential(head))
 
 
 @pytest.mark.parametrize('name', HEADS)

@@ -107,7 +107,7 @@ def test_separated():
     assert separated(lambda logits: bilinear(logits), image(0, 1, 1, 30, 12)) is None
 
 
-@pytest.mark.parametrize('block', [2700, 2**19])
+@pytest.mark.parametrize('block', [3100, 2**19])
 def test_the_answer_is_made_in_blocks(traced, monkeypatch, block):
     from mmdeploy_lite.rewriters import mmseg_upsample
 
@@ -121,9 +121,12 @@ def test_the_answer_is_made_in_blocks(traced, monkeypatch, block):
 def test_strips_in_parts_make_the_same_answer(traced, monkeypatch):
     from mmdeploy_lite.rewriters import mmseg_upsample
 
-    monkeypatch.setattr(mmseg_upsample, 'BLOCK', 300)  # strips of 43 columns are then two
-    assert len(_uneven(0, 43, 2 * 20)) == 2
-    checked(traced, Segmentor((64, 64), (43, 43), 4), (100, 150))
+    joins = []
+    for block in (3100, 300):
+        monkeypatch.setattr(mmseg_upsample, 'BLOCK', block)
+        ops = checked(traced, Segmentor((64, 64), (43, 43), 4), (100, 150))
+        joins.append(ops.count('Concat'))
+    assert joins[1] == joins[0] + 2  # of at most 40 columns, the two of 43 are two each, put together on their own
 
 
 @pytest.mark.parametrize('width', [64, 128, 256, 512])
