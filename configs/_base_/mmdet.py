@@ -5,6 +5,7 @@ deploy = dict(
         multiclass_nms=dict(type='MulticlassNMS'),
         filter_scores_and_topk=dict(type='FilterScoresAndTopk'),
         bbox_post_process=dict(type='BBoxPostProcess'),
+        shortlist_first=dict(type='ShortlistFirst'),
         rpn_post_process=dict(type='RPNPostProcess'),
         rpn_preselect=dict(type='RPNPreselect'),
         yolox_predict=dict(type='YOLOXPredict'),

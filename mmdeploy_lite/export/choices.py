@@ -40,11 +40,17 @@ class _Choose(torch.autograd.Function):
         kinds = [way.type() for way in ways[:half]]
         elements = [_element_type(kind.dtype()) for kind in kinds]
         chosen = g.op(f'{DOMAIN}::Choose', enough, *ways, elements_i=elements, outputs=half)
+        values = []
         for value, kind in zip([chosen] if half == 1 else chosen, kinds, strict=True):
             sizes = kind.sizes()
             rows = sizes is not None and len(sizes) == 2  # of coordinates, say, which are as many for every image
-            value.setType(kind.with_sizes([None, sizes[1]] if rows else sizes and [None] * len(sizes)))
-        return chosen
+            unknown = kind.with_sizes([None, sizes[1]] if rows else sizes and [None] * len(sizes))
+            value.setType(unknown)
+            # only a node of its own keeps it: the exporter fills in the sizes of the image it traces
+            value = g.op('Identity', value)
+            value.setType(unknown)
+            values.append(value)
+        return values[0] if half == 1 else tuple(values)
 
 
 def _element_type(dtype: torch.dtype) -> int:

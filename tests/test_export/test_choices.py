@@ -12,6 +12,7 @@ from torch import nn
 
 from mmdeploy_lite.export.choices import DOMAIN, choose, close_choices, sink_into_branches, taking_the_second_way
 from mmdeploy_lite.export.graphs import all_nodes, all_weights, subgraphs
+from mmdeploy_lite.export.operators import count_rows
 from mmdeploy_lite.export.optimize import optimize
 
 
@@ -231,3 +232,23 @@ def test_a_node_that_also_makes_an_output_stays_outside():
         got = session.run(None, {**feeds, 'enough': np.array(enough)})
         np.testing.assert_array_equal(got[0], best)
         np.testing.assert_array_equal(got[1], [1, 3])
+
+
+class Kept(nn.Module):
+    """As many rows as there are positive numbers, and how many these are, from what was chosen."""
+
+    def forward(self, x):
+        kept = x[(x > 0).nonzero()[:, 0]]
+        ways = [[kept[:, None].repeat(1, 4), kept * factor, (kept * 0).long()] for factor in (1.0, 2.0)]
+        rows, numbers, labels = choose(x.sum() < 100, *ways)
+        return torch.cat([rows, numbers[:, None]], dim=1)[None], labels[None], count_rows(labels)
+
+
+def test_the_size_of_what_is_chosen_is_not_that_of_the_traced_image(export):
+    """The exporter makes a constant of a size that it takes for known."""
+    made = export(Kept(), torch.tensor([-1.0, 2, -3, -4, -5])).model
+    for x in ([1.0, 2, 3, -4, 5], [-1.0] * 5, [1.0] * 5):
+        x = torch.tensor(x)
+        rows, labels, count = answers(made, x)
+        np.testing.assert_array_equal(rows[0], np.repeat(x[x > 0].numpy()[:, None], 5, 1))
+        assert labels.shape == (1, int(count[0])) == (1, int((x > 0).sum()))
