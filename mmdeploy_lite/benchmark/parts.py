@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from ..export.blocks import resamples
+from ..export.facts import resamples
 from ..export.graphs import reads, subgraphs
 
 _WEIGHTED = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from .graphs import attribute, reads
 
@@ -20,6 +20,14 @@ def known_shapes(model: onnx.ModelProto) -> dict[str, Sequence[Any]]:
         for value in [*graph.value_info, *graph.input, *graph.output]
         if value.type.tensor_type.HasField('shape')
     }
+
+
+def resamples(tensor: TensorProto) -> bool:
+    """Whether a constant is a matrix that is mostly zeros: it interpolates or averages neighbours, and is no layer."""
+    if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2:
+        return False
+    values = numpy_helper.to_array(tensor)
+    return np.count_nonzero(values) < values.size / 2
 
 
 class Facts:

@@ -18,7 +18,7 @@ from .choices import sink_into_branches
 from .facts import known_shapes
 from .large import is_large, save
 from .loops import distinct_names
-from .peepholes import apply_rules, drop_unread
+from .peepholes import UNFOLDED, apply_rules, drop_unread
 from .slices import drop_whole_slices
 
 # torch's exporter writes 8 for opset 17; ONNX Runtime 1.17, the oldest supported, reads up to 9
@@ -38,7 +38,13 @@ def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
     if not is_large(folded):  # shape inference takes no more than 2 GB
         shapes = known_shapes(folded)
         smaller = drop_whole_slices(folded, shapes)
-        folded = apply_rules(folded, shapes) if smaller is folded else apply_rules(_fold(smaller))
+        if smaller is not folded:
+            folded = _fold(smaller)
+            shapes = known_shapes(folded)
+        folded = apply_rules(folded, shapes)
+        made = apply_rules(folded, shapes, UNFOLDED)
+        if made is not folded:
+            folded = _fold(made)
     sink_into_branches(folded)
     return folded
 

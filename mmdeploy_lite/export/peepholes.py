@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .blocks import upsampled
+from .agreement import best_of
 from .facts import Facts, known_shapes
 from .graphs import attribute, copy_node, reads, set_nodes
 
@@ -58,106 +58,118 @@ def best_of_chosen(facts: Facts) -> Iterator[Replacement]:
         yield Replacement(node, [helper.make_node('Gather', [best.input[0], node.input[1]], [rows], axis=0), later])
 
 
-def best_of_parts(facts: Facts) -> Iterator[Replacement]:
-    """``ArgMax(Concat(parts))`` along another axis -> ``Concat(ArgMax(part))``: each part is read while it is in the
-    cache, and the whole is never written (SegFormer-b0 in windows, 150 classes, 512 x 1024: 180 of 360 ms). What is
-    upsampled is made in parts for it (SegFormer-b0, 512 x 512: 80 of 250 ms).
+class _Best(NamedTuple):
+    """An ArgMax, or one behind a Squeeze.
+
+    Attributes:
+        node: the ArgMax.
+        squeezed: the Squeeze before it.
+        value: of which it chooses, before the Squeeze.
+        over: the axis of the value that it goes over.
+        kept: the axes of the value that the result has, ``over`` among them where its one element is kept.
+        rank: of the value.
     """
+
+    node: onnx.NodeProto
+    squeezed: onnx.NodeProto | None
+    value: str
+    over: int
+    kept: list[int]
+    rank: int
+
+
+def _every_best(facts: Facts) -> Iterator[_Best]:
     for node in facts.nodes:
-        if node.op_type != 'ArgMax':
+        if node.op_type != 'ArgMax' or attribute(node, 'select_last_index', 0):
             continue
-        whole, squeezed = facts.producers.get(node.input[0]), None
-        if whole is not None and whole.op_type == 'Squeeze':
-            whole, squeezed = facts.producers.get(whole.input[0]), whole
-        rank = None if whole is None else facts.rank(whole.output[0])
+        value, squeezed = node.input[0], facts.producers.get(node.input[0])
+        if squeezed is None or squeezed.op_type != 'Squeeze':
+            squeezed = None
+        else:
+            value = squeezed.input[0]
+        rank = facts.rank(value)
         axes = [] if squeezed is None else facts.constant(squeezed.input[1]) if len(squeezed.input) > 1 else None
         if rank is None or axes is None:
             continue
-        gone = {int(axis) % rank for axis in axes}
-        if len(gone) == rank:
-            continue
-        made = _Best(facts, node, squeezed, rank, gone)
-        made.of(whole.output[0], node.output[0])
-        if made.nodes[-1].op_type == 'Concat':
-            yield Replacement(node, made.nodes, made.weights)
+        left = [axis for axis in range(rank) if axis not in {int(gone) % rank for gone in axes}]
+        if left:
+            over = left[attribute(node, 'axis', 0) % len(left)]
+            kept = left if attribute(node, 'keepdims', 1) else [axis for axis in left if axis != over]
+            yield _Best(node, squeezed, value, over, kept, rank)
 
 
-class _Best:
-    """An ArgMax over the parts of a value.
-
-    Args:
-        facts: of the graph.
-        node: the ArgMax.
-        squeezed: the Squeeze before it.
-        rank: of the value.
-        gone: axes of the value that the Squeeze takes.
-
-    Attributes:
-        nodes: what stands for it, in order.
-        weights: that these need.
+def best_of_parts(facts: Facts) -> Iterator[Replacement]:
+    """``ArgMax(Concat(parts))`` along another axis -> ``Concat(ArgMax(part))``: each part is read while it is in the
+    cache, and the whole is never written (SegFormer-b0 in windows, 150 classes, 512 x 1024: 180 of 360 ms).
     """
-
-    def __init__(
-        self, facts: Facts, node: onnx.NodeProto, squeezed: onnx.NodeProto | None, rank: int, gone: set[int]
-    ) -> None:
-        self.facts, self.node, self.squeezed = facts, node, squeezed
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-        left = [axis for axis in range(rank) if axis not in gone]
-        self._over = left[attribute(node, 'axis', 0) % len(left)]
-        kept = left if attribute(node, 'keepdims', 1) else [axis for axis in left if axis != self._over]
-        self._places = {axis: place for place, axis in enumerate(kept) if axis != self._over}
-        self._rank = rank
-
-    def of(self, value: str, result: str) -> str:
-        """Choose from a value, part by part where it has parts; gives back the name of the result."""
-        join = self.facts.producers.get(value)
-        if join is not None and join.op_type == 'Concat' and len(join.input) > 1:
-            place = self._places.get(attribute(join, 'axis') % self._rank)
-            if place is not None:
-                return self._joined(join.input, result, place)
-        if self._over == 1 and {2, 3} <= self._places.keys():
-            blocks = upsampled(self.facts, value, result)
-            if blocks is not None:
-                self.nodes += blocks.nodes
-                self.weights += blocks.weights
-                strips = [
-                    self._joined(strip, f'{result}_best{index}', self._places[2])
-                    for index, strip in enumerate(blocks.names)
-                ]
-                return self._add(helper.make_node('Concat', strips, [result], axis=self._places[3]))
-        if self.squeezed is not None:
-            value = self._add(helper.make_node('Squeeze', [value, self.squeezed.input[1]], [f'{result}_of']))
-        later = copy_node(self.node)
-        later.input[0], later.output[0] = value, result
-        later.name = result  # torch numbers the names of its nodes as well: '/ArgMax_1' is another one
-        return self._add(later)
-
-    def _joined(self, parts: Sequence[str], result: str, place: int) -> str:
-        chosen = [self.of(part, f'{result}_best{index}') for index, part in enumerate(parts)]
-        return self._add(helper.make_node('Concat', chosen, [result], axis=place))
-
-    def _add(self, node: onnx.NodeProto) -> str:
-        self.nodes.append(node)
-        return node.output[0]
+    for best in _every_best(facts):
+        nodes: list[onnx.NodeProto] = []
+        _best_of(facts, best, best.value, best.node.output[0], nodes)
+        if nodes[-1].op_type == 'Concat':
+            yield Replacement(best.node, nodes)
 
 
-RULES: list[Callable[[Facts], Iterator[Replacement]]] = [first_of_one, best_of_chosen, best_of_parts]
+def _best_of(facts: Facts, best: _Best, value: str, result: str, nodes: list[onnx.NodeProto]) -> str:
+    """Choose from a value, part by part where it has parts; gives back the name of the result."""
+    join = facts.producers.get(value)
+    if join is not None and join.op_type == 'Concat' and len(join.input) > 1:
+        axis = attribute(join, 'axis') % best.rank
+        if axis in best.kept and axis != best.over:
+            parts = [
+                _best_of(facts, best, part, f'{result}_best{index}', nodes) for index, part in enumerate(join.input)
+            ]
+            nodes.append(helper.make_node('Concat', parts, [result], axis=best.kept.index(axis)))
+            return result
+    if best.squeezed is not None:
+        nodes.append(helper.make_node('Squeeze', [value, best.squeezed.input[1]], [f'{result}_of']))
+        value = f'{result}_of'
+    later = copy_node(best.node)
+    later.input[0], later.output[0] = value, result
+    later.name = result  # torch numbers the names of its nodes as well: '/ArgMax_1' is another one
+    nodes.append(later)
+    return result
 
 
-def apply_rules(model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]] | None = None) -> onnx.ModelProto:
+def best_of_upsampled(facts: Facts) -> Iterator[Replacement]:
+    """``ArgMax(Resize(x))``, or of two, without the Resize: see :mod:`~mmdeploy_lite.export.agreement`."""
+    for best in _every_best(facts):
+        if best.over != 1 or not {2, 3} <= {*best.kept}:
+            continue
+        result = best.node.output[0]
+        made = best_of(facts, best.value, result)
+        if made is None:
+            continue
+        op, chosen = made
+        ones = [place for place, axis in enumerate(best.kept) if axis < 2]
+        last = op.Unsqueeze(chosen, ones) if ones else chosen
+        op.nodes.append(helper.make_node('Identity', [last], [result]))
+        yield Replacement(best.node, op.nodes, op.weights)
+
+
+Rule = Callable[[Facts], Iterator[Replacement]]
+
+RULES: list[Rule] = [first_of_one, best_of_chosen, best_of_parts]
+
+UNFOLDED: list[Rule] = [best_of_upsampled]
+"""Those that compute with sizes, which are to be folded afterwards."""
+
+
+def apply_rules(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]] | None = None, rules: Sequence[Rule] = tuple(RULES)
+) -> onnx.ModelProto:
     """The graph with every rule applied wherever it fits.
 
     Args:
         model: with its constants folded; is not changed.
         shapes: see :func:`known_shapes`, where somebody has them already.
+        rules: of the ones above.
 
     Returns:
         ``model`` itself when no rule fits.
     """
     # once, as this takes longer than the rules; what a rule makes keeps its name and shape
     shapes = known_shapes(model) if shapes is None else shapes
-    for rule in RULES:
+    for rule in rules:
         replaced = {found.node.output[0]: found for found in rule(Facts(model, shapes))}
         if not replaced:
             continue

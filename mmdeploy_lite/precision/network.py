@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper
 
 from ..errors import UnsupportedError
-from ..export.blocks import resamples
+from ..export.facts import resamples
 from ..export.graphs import all_nodes, reads, set_nodes, subgraphs
 
 BARRIERS = frozenset(
