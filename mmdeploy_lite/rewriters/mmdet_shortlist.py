@@ -47,7 +47,9 @@ class ShortlistFirst(FunctionRewriter):
     candidates, which rounds IoUs: it has to be the same too, and is where the shortlist reaches as far as any box of
     any place does. Boxes are clipped to the image, so it does as soon as one touches the border farthest out.
 
-    Only for an ``nms_pre`` of MANY and more, as RTMDet has: where NUMBERS
+    Only for an ``nms_pre`` of MANY and more, as RTMDet has. With 94 % of its 672,000 pairs above ``score_thr``, the
+    file of RTMDet-tiny took 1.04 of the bare network's time, and 1.33 without a shortlist; 1.31 where the shortlist did
+    not decide.
 
     Args:
         times: pairs of each level on the shortlist, for each of the ``max_per_img`` boxes; 0 for no shortlist.

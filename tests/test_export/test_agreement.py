@@ -103,20 +103,19 @@ def test_any_size(modes):
 
 @pytest.mark.parametrize('mixed', [0.0, 0.02, 1.0])
 @pytest.mark.parametrize('large', [(48, 80), (36, 100), (47, 81), (96, 61)])
-def test_fixed_size_is_folded(mixed, large):
-    model = resized(large=(large,))
+@pytest.mark.parametrize('mode', MODES)
+def test_fixed_size_is_folded(mixed, large, mode):
+    model = resized(mode, large=(large,))
     made = optimize(model)
     onnx.checker.check_model(made, full_check=True)
     kinds = [node.op_type for node in made.graph.node]
     assert 'Resize' not in kinds and not {'Range', 'Shape', 'Less', 'ReduceMax'} & {*kinds}
-    whole = large in (
-        (48, 80),
-        (36, 100),
-    )  # 4, or 3 and 5 times as large: all cells are alike
-    assert kinds[-2:] == (['Slice', 'Unsqueeze'] if whole else ['Gather', 'Unsqueeze'])
+    # where all cells are alike, nothing is left out between them
+    alike = mode != 'align_corners' and large in ((48, 80), (36, 100))
+    assert kinds[-2:] == (['Slice', 'Unsqueeze'] if alike else ['Gather', 'Unsqueeze'])
     x = logits(1, mixed=mixed)
     assert (share_of_mixed(x) < 0.5) == (mixed < 1)
-    assert_best(session_of(made).run(None, {'x': x.numpy()})[0], x, [large], ['half_pixel'])
+    assert_best(session_of(made).run(None, {'x': x.numpy()})[0], x, [large], [mode])
 
 
 def test_nothing_between_classes_and_nothing_but():
@@ -162,6 +161,8 @@ def test_attributes_of_opset_18_that_change_nothing():
         {'mode': 'cubic'},
         {'coordinate_transformation_mode': 'asymmetric'},
         {'opset': 18, 'antialias': 1},
+        {'opset': 18, 'keep_aspect_ratio_policy': 'not_larger'},
+        {'opset': 18, 'axes': [0, 1, 2, 3]},
         {'scales': (4.0, 4.0)},  # coordinates follow from these, and not from the sizes
         {'classes': 15},
         {'classes': None},
@@ -209,6 +210,16 @@ def test_best_row_and_last_best_are_left_alone(axis, last):
     then = [helper.make_node('ArgMax', ['large0'], ['y'], axis=axis, keepdims=0, select_last_index=last)]
     shape = [size for place, size in enumerate([1, CLASSES, *LARGE]) if place != axis]
     before = resized(then=then, outputs={'y': (TensorProto.INT64, shape)})
+    assert apply_rules(before, rules=UNFOLDED) is before
+
+
+def test_rows_alone_are_left_alone():
+    then = [
+        helper.make_node('Squeeze', ['large0', 'axis'], ['lines']),
+        helper.make_node('ArgMax', ['lines'], ['y'], axis=1),
+    ]
+    before = resized(then=then, small=(None, None), large=None)
+    before.graph.initializer.append(numpy_helper.from_array(np.array([2]), 'axis'))
     assert apply_rules(before, rules=UNFOLDED) is before
 
 
