@@ -180,7 +180,7 @@ def best_of_upsampled(op: Nodes, x: str, channels: int, height: Axis, width: Axi
         op.Unsqueeze(op.Mul(rows.reads, width.size), [1, 3]),
         op.Unsqueeze(columns.reads, [0, 2]),
     )
-    reads = op.Reshape(grid, [-1, corners])
+    reads = op.Cast(op.Reshape(grid, [-1, corners]), to=6)  # int32: of a fixed size it is a constant of the file
     seen = op.Gather(labels, reads)
     label = op.Slice(seen, [0], [1], [1])
     others = op.ReduceSum(op.Cast(op.Not(op.Equal(seen, label)), to=7), [1], keepdims=0)
@@ -215,7 +215,8 @@ def upsampled(facts: Facts, name: str) -> tuple[str, list[onnx.NodeProto]] | Non
     """The map that a value is upsampled from, linearly, and by which nodes, in their order.
 
     Returns:
-        None where it is not, or where it is not worth it: few channels, or a fixed size that is hardly larger.
+        None where it is not, or where it is not worth it: few channels, a fixed size that is hardly larger, or, of a
+        map that is not upsampled before, one that the values of an input give: this map is as large as the image.
     """
     resizes: list[onnx.NodeProto] = []
     while len(resizes) < 2 and (node := facts.producers.get(name)) is not None and _is_linear(node):
@@ -228,6 +229,8 @@ def upsampled(facts: Facts, name: str) -> tuple[str, list[onnx.NodeProto]] | Non
         sizes = [(facts.size(node.input[0], axis), facts.size(node.output[0], axis)) for axis in (2, 3)]
         if any(None not in pair and pair[1] < least * pair[0] for pair in sizes):
             return None
+    if len(resizes) == 1 and facts.reads_values(resizes[0].input[3]):
+        return None
     return name, resizes
 
 

@@ -73,6 +73,19 @@ class Facts:
         known = -len(dims) <= axis < len(dims) and dims[axis].HasField('dim_value')
         return dims[axis].dim_value if known else None
 
+    def reads_values(self, name: str) -> bool:
+        """Whether a value follows from values of the graph's inputs, and not from their shapes and constants alone."""
+        wanted, seen = [name], {name}
+        while wanted:
+            name = wanted.pop()
+            node = self.producers.get(name)
+            if node is None and name and name not in self._weights:
+                return True
+            if node is not None and node.op_type not in ('Shape', 'Size'):
+                wanted += reads(node) - seen
+                seen |= reads(node)
+        return False
+
     def only_reader(self, name: str) -> onnx.NodeProto | None:
         """The one node that reads a value, if there is just one and the graph does not give the value out."""
         readers = self._readers.get(name, ())

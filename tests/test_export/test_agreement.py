@@ -20,15 +20,30 @@ MODES = ['half_pixel', 'pytorch_half_pixel', 'align_corners']
 
 
 def resized(
-    *modes, then=(), batch=1, small=SMALL, large=(LARGE,), classes=CLASSES, outputs=None, scales=None, opset=17, **more
+    *modes,
+    then=(),
+    batch=1,
+    small=SMALL,
+    large=(LARGE,),
+    classes=CLASSES,
+    outputs=None,
+    scales=None,
+    opset=17,
+    given=False,
+    **more,
 ):
-    """Logits that are resized, once or twice, and what reads them; to ``large``, or to sizes that are inputs."""
+    """Logits that are resized, once or twice, and what reads them; to ``large``, or to the size of an image and then to
+    one that is an input, or ``given`` at once.
+    """
     inputs = [helper.make_tensor_value_info('x', TensorProto.FLOAT, [batch, classes, *small])]
     constants, nodes, source = {'axes': np.array([0])}, [], 'x'
     for index, mode in enumerate(modes or ['half_pixel']):
         sizes, name = f'sizes{index}', f'large{index}'
-        if large is None:
+        if large is None and (index or given):
             inputs.append(helper.make_tensor_value_info(sizes, TensorProto.INT64, [4]))
+        elif large is None:
+            inputs.append(helper.make_tensor_value_info('image', TensorProto.FLOAT, [1, CLASSES, None, None]))
+            nodes.append(helper.make_node('Shape', ['image'], [sizes]))
         else:
             constants[sizes] = np.array([batch, classes, *large[index]])
         read = ['', 'scales'] if scales else ['', '', sizes]
@@ -93,7 +108,9 @@ def test_any_size(modes):
         for index in range(len(modes)):
             least = 1 if index == 0 and len(modes) == 2 else 0.4  # made smaller, too, but not before the second time
             sizes.append([max(int(extent * rng.uniform(least, 9)), 1) for extent in (sizes or [size])[-1]])
-        inputs = {f'sizes{index}': np.array([1, CLASSES, *wanted]) for index, wanted in enumerate(sizes)}
+        inputs = {'image': np.zeros((1, CLASSES, *sizes[0]), np.float32)}
+        if len(modes) == 2:
+            inputs['sizes1'] = np.array([1, CLASSES, *sizes[1]])
         (answer,) = session.run(None, {'x': x.numpy(), **inputs})
         if 'pytorch_half_pixel' in modes and 1 in np.ravel(sizes):  # a single pixel is the first, not so in PyTorch
             np.testing.assert_array_equal(answer, before.run(None, {'x': x.numpy(), **inputs})[0])
@@ -141,7 +158,7 @@ def test_what_agrees_is_not_computed():
 
 def test_made_smaller_in_between_is_an_error():
     session = session_of(apply_rules(resized(*MODES[:1] * 2, small=(None, None), large=None), rules=UNFOLDED))
-    sizes = {'sizes0': np.array([1, CLASSES, 4, 5]), 'sizes1': np.array([1, CLASSES, 24, 30])}
+    sizes = {'image': np.zeros((1, CLASSES, 4, 5), np.float32), 'sizes1': np.array([1, CLASSES, 24, 30])}
     with pytest.raises(Exception, match='Out of range'):
         session.run(None, {'x': logits(0).numpy(), **sizes})
 
@@ -169,11 +186,16 @@ def test_attributes_of_opset_18_that_change_nothing():
         {'batch': 2},
         {'batch': None},
         {'small': (17, 20)},  # not three times as high
+        {
+            'small': (None, None),
+            'large': None,
+            'given': True,
+        },  # of slide inference, say, whose map is as large as the image
     ],
     ids=str,
 )
 def test_any_other_is_left_alone(changes):
-    model = resized(**changes, **({'large': None} if None in changes.values() else {}))
+    model = resized(**changes | ({'large': None} if None in changes.values() else {}))
     assert found(model) is None
     assert apply_rules(model, rules=UNFOLDED) is model
 
