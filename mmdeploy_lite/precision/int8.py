@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ..errors import ConfigError, UnsupportedError
+from ..export.graphs import reads, set_nodes
 from ..registry import PRECISIONS
 from .calibration import Exposed, Reader, image_files, taken_samples
 from .network import Network, cut, find_networks, last_layers, put_back
@@ -116,6 +118,7 @@ class INT8(Scheme):
                 )
         total = sum(len(network.layers) for network in networks)
         put_back(model, networks, converted)
+        _keep_from_branches(model.graph)
         return model, dict(
             layers=sum(map(len, layers)), of_layers=total, calibration_images=len(used), method=self.method
         )
@@ -153,6 +156,31 @@ class INT8(Scheme):
                 extra_options=dict(CalibMovingAverage=True) if self.method == 'moving_average' else {},
             )
             return onnx.load(str(target))
+
+
+_MOVED_PAST = ('Reshape', 'Transpose', 'Squeeze', 'Unsqueeze', 'Slice', 'Flatten', 'MaxPool')
+
+
+def _keep_from_branches(graph: onnx.GraphProto) -> None:
+    """Put a ``Max`` of one value between what a branch reads and a DequantizeLinear before it, in place.
+
+    ONNX Runtime 1.32 moves that past operators that change no value, to all who read them, and aborts the process where
+    one is an ``If`` whose body reads it.
+    """
+    producers = {name: node for node in graph.node for name in node.output}
+    read = {name for node in graph.node if node.op_type == 'If' for name in reads(node) - set(node.input)}
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        before: onnx.NodeProto | None = node
+        while before is not None and before.op_type in _MOVED_PAST:
+            before = producers.get(before.input[0])
+        if before is node or before is None or before.op_type != 'DequantizeLinear' or not read & {*node.output}:
+            continue
+        name = node.output[0]
+        node.output[0] = f'{name}_moved'
+        nodes.append(helper.make_node('Max', [node.output[0]], [name], name=f'{name}_kept'))
+    set_nodes(graph, nodes)
 
 
 @contextlib.contextmanager
