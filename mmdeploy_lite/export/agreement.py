@@ -6,7 +6,8 @@ for pixels between different classes are logits interpolated and compared: of a 
 what it sees, some percent.
 
 The pixels that lie between the same rows and columns of the map are a cell. Sizes are computed in the graph, as they
-may be those of any image; of fixed ones ONNX Runtime folds it all.
+may be those of any image; of fixed ones ONNX Runtime folds it all. Logits are taken for finite: an infinite one makes
+NaN of more pixels than a Resize does.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Nodes:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._numbers: dict[str, str] = {}
+        self._numbers: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
@@ -60,7 +61,7 @@ class Nodes:
         values = np.array(value, dtype=np.float32 if isinstance(value, float) else np.int64)
         name = f'{self._prefix}_{value}'.replace(' ', '')
         if name not in self._numbers:
-            self._numbers[name] = name
+            self._numbers.add(name)
             self.weights.append(numpy_helper.from_array(values, name))
         return name
 
@@ -162,7 +163,7 @@ def cells_of(op: Nodes, axis: Axis) -> Cells:
     return Cells(count, slots, reads, op.Gather(axis.weights, pixels), places)
 
 
-def best_of_upsampled(op: Nodes, x: str, channels: int, height: Axis, width: Axis) -> str:
+def best_channels(op: Nodes, x: str, channels: int, height: Axis, width: Axis) -> str:
     """(H, W) int64, the best channel of each pixel.
 
     Args:
@@ -273,7 +274,7 @@ def best_of(facts: Facts, name: str, prefix: str) -> tuple[Nodes, str] | None:
             tables.append(resized(op, size, wanted, mode))
             size = wanted
         axes.append(resized_twice(op, *tables) if len(tables) > 1 else _as_whole(facts, resizes[0], axis, tables[0]))
-    return op, best_of_upsampled(op, source, facts.size(source, 1), *axes)
+    return op, best_channels(op, source, facts.size(source, 1), *axes)
 
 
 def _as_whole(facts: Facts, node: onnx.NodeProto, axis: int, table: Axis) -> Axis:

@@ -135,10 +135,9 @@ def _sink(graph: onnx.GraphProto, name: str, branch: int) -> None:
     set_nodes(graph, [node for index, node in enumerate(nodes) if index not in inside])
 
 
-_SHARED = ('MatMul', 'Slice', 'Gather', 'Transpose', 'Reshape', 'ArgMax')
+_SHARED = ('MatMul', 'Slice', 'Gather')
 """What both branches read, and nobody else, is computed in each of them, so that the one that runs can go on with it
-piece by piece. Of these operators alone, as they come last before the choice: else both would hold the network. Without
-Transpose and Reshape ONNX Runtime aborts where one of them lies between a DequantizeLinear and the ``If``.
+piece by piece. Of these operators alone, as they come last before the choice: else both would hold the network.
 """
 
 

@@ -118,7 +118,8 @@ class INT8(Scheme):
                 )
         total = sum(len(network.layers) for network in networks)
         put_back(model, networks, converted)
-        _keep_from_branches(model.graph)
+        for network in networks:
+            keep_from_bodies(network.graph)
         return model, dict(
             layers=sum(map(len, layers)), of_layers=total, calibration_images=len(used), method=self.method
         )
@@ -158,17 +159,17 @@ class INT8(Scheme):
             return onnx.load(str(target))
 
 
-_MOVED_PAST = ('Reshape', 'Transpose', 'Squeeze', 'Unsqueeze', 'Slice', 'Flatten', 'MaxPool')
+_MOVED_PAST = ('Reshape', 'Transpose', 'Squeeze', 'Unsqueeze', 'Slice', 'MaxPool')
 
 
-def _keep_from_branches(graph: onnx.GraphProto) -> None:
-    """Put a ``Max`` of one value between what a branch reads and a DequantizeLinear before it, in place.
+def keep_from_bodies(graph: onnx.GraphProto) -> None:
+    """Put a ``Max`` of one value between a DequantizeLinear and what bodies of branches and loops read, in place.
 
-    ONNX Runtime 1.32 moves that past operators that change no value, to all who read them, and aborts the process where
-    one is an ``If`` whose body reads it.
+    ONNX Runtime (1.32) moves a DequantizeLinear past these operators, to all who read them, and aborts the process
+    where it is a body that does.
     """
     producers = {name: node for node in graph.node for name in node.output}
-    read = {name for node in graph.node if node.op_type == 'If' for name in reads(node) - set(node.input)}
+    read = {name for node in graph.node for name in reads(node) - set(node.input)}
     nodes = []
     for node in graph.node:
         nodes.append(node)
