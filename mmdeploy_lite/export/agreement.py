@@ -12,58 +12,20 @@ NaN of more pixels than a Resize does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
 from .facts import Facts
-from .graphs import attribute
+from .nodes import Nodes
+from .resizes import is_linear, mode_of, position_of
 
 FEWEST = 16
 """Classes, from which on it is about as fast at worst. Logits of 128 x 128 upsampled four times took, without it and
 with it, where all cells lie between different classes: 123 and 39 ms of 150 classes, 9 and 9 of 19, 7 and 7 of 16, 4
 and 8 of 12; and where a ninth to a sixth do: 123 and 11, 9.5 and 4.5, 9 and 3.5, 5.5 and 3.
 """
-
-_MODES = ('half_pixel', 'pytorch_half_pixel', 'align_corners')
-
-
-class Nodes:
-    """Nodes as calls: ``nodes.Add(x, 1)`` adds one and gives back the name of its result.
-
-    Args:
-        prefix: of all names.
-
-    Attributes:
-        nodes: in order.
-        weights: the numbers that they read.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._numbers: set[str] = set()
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-
-    def __getattr__(self, kind: str) -> Callable[..., str]:
-        def add(*inputs: Any, **attributes: Any) -> str:
-            name = f'{self._prefix}_{kind}{len(self.nodes)}'
-            read = [value if isinstance(value, str) else self._number(value) for value in inputs]
-            self.nodes.append(helper.make_node(kind, read, [name], name=name, **attributes))
-            return name
-
-        return add
-
-    def _number(self, value: Any) -> str:
-        values = np.array(value, dtype=np.float32 if isinstance(value, float) else np.int64)
-        name = f'{self._prefix}_{value}'.replace(' ', '')
-        if name not in self._numbers:
-            self._numbers.add(name)
-            self.weights.append(numpy_helper.from_array(values, name))
-        return name
 
 
 class Axis(NamedTuple):
@@ -94,17 +56,9 @@ def resized(op: Nodes, size: str, wanted: str, mode: str) -> Axis:
         op: takes the nodes.
         size: of the map, a scalar.
         wanted: pixels, a scalar.
-        mode: the ``coordinate_transformation_mode``, one of _MODES.
+        mode: the ``coordinate_transformation_mode``, one of MODES.
     """
-    y = op.Range(0, wanted, 1)
-    if mode == 'align_corners':
-        one = op.Max(op.Sub(wanted, 1), 1)
-        position = op.Add(op.Mul(y, op.Sub(size, 1)), op.Sub(wanted, 1))
-    else:
-        one = op.Add(wanted, wanted)
-        position = op.Add(op.Mul(op.Add(op.Add(y, y), 1), size), wanted)
-        if mode == 'pytorch_half_pixel':  # a single pixel is not the middle of the map, but its first
-            position = op.Where(op.Equal(wanted, 1), one, position)
+    position, one = position_of(op, op.Range(0, wanted, 1), size, wanted, mode)
     cells = op.Div(position, one)
     rest = op.Sub(position, op.Mul(cells, one))
     right = op.Unsqueeze(op.Div(op.Cast(rest, to=1), op.Cast(one, to=1)), [1])
@@ -220,7 +174,7 @@ def upsampled(facts: Facts, name: str) -> tuple[str, list[onnx.NodeProto]] | Non
         map that is not upsampled before, one that the values of an input give: this map is as large as the image.
     """
     resizes: list[onnx.NodeProto] = []
-    while len(resizes) < 2 and (node := facts.producers.get(name)) is not None and _is_linear(node):
+    while len(resizes) < 2 and (node := facts.producers.get(name)) is not None and is_linear(node):
         resizes.insert(0, node)
         name = node.input[0]
     channels = facts.size(name, 1)
@@ -233,19 +187,6 @@ def upsampled(facts: Facts, name: str) -> tuple[str, list[onnx.NodeProto]] | Non
     if len(resizes) == 1 and facts.reads_values(resizes[0].input[3]):
         return None
     return name, resizes
-
-
-def _is_linear(node: onnx.NodeProto) -> bool:
-    """Whether every pixel is a mean of its neighbours that the sizes alone decide."""
-    return (
-        node.op_type == 'Resize'
-        and len(node.input) == 4
-        and attribute(node, 'mode') == 'linear'
-        and attribute(node, 'coordinate_transformation_mode', 'half_pixel') in _MODES
-        and not attribute(node, 'antialias', 0)
-        and attribute(node, 'axes') is None
-        and attribute(node, 'keep_aspect_ratio_policy', 'stretch') == 'stretch'
-    )
 
 
 def best_of(facts: Facts, name: str, prefix: str) -> tuple[Nodes, str] | None:
@@ -270,7 +211,7 @@ def best_of(facts: Facts, name: str, prefix: str) -> tuple[Nodes, str] | None:
         tables, size = [], op.Gather(shape, axis)
         for node in resizes:
             wanted = op.Gather(node.input[3], axis)
-            mode = attribute(node, 'coordinate_transformation_mode', 'half_pixel')
+            mode = mode_of(node)
             tables.append(resized(op, size, wanted, mode))
             size = wanted
         axes.append(resized_twice(op, *tables) if len(tables) > 1 else _as_whole(facts, resizes[0], axis, tables[0]))
@@ -279,7 +220,7 @@ def best_of(facts: Facts, name: str, prefix: str) -> tuple[Nodes, str] | None:
 
 def _as_whole(facts: Facts, node: onnx.NodeProto, axis: int, table: Axis) -> Axis:
     size, wanted = (facts.size(value, axis) for value in (node.input[0], node.output[0]))
-    mode = attribute(node, 'coordinate_transformation_mode', 'half_pixel')
+    mode = mode_of(node)
     if size is None or wanted is None or wanted % size or mode == 'align_corners':
         return table
     start = -(-(wanted // size) // 2)

@@ -126,7 +126,8 @@ def build_graph(
     problems += lost_inputs(graph.model, _needed(task), counts, fixed_counts=symbolic)
     _raise(problems, explain_frozen(places))
     weights = set_aside(graph.model)
-    model = optimize(graph.model) if clean else graph.model
+    usual = {name: value.shape for name, value in zip(task.input_names, inputs[0], strict=True)}
+    model = optimize(graph.model, weights, usual if dynamic else None) if clean else graph.model
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
     problems = lost_inputs(model, _needed(task), counts, fixed_counts=True)
     _raise(problems + foreign_operators(model) + invalid_model(model))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,30 @@ def known_shapes(model: onnx.ModelProto) -> dict[str, Sequence[Any]]:
     }
 
 
+def with_sizes(model: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """A graph for images of any size, for those of one size.
+
+    Args:
+        model: is not changed.
+        sizes: per input, those of the image.
+    """
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, sizes.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    del fixed.graph.value_info[:]
+    return fixed
+
+
 def resamples(tensor: TensorProto) -> bool:
-    """Whether a constant is a matrix that is mostly zeros: it interpolates or averages neighbours, and is no layer."""
+    """Whether a constant is a matrix that interpolates or averages neighbours, and is no layer: it is mostly zeros, or
+    nothing in it is negative.
+    """
     if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2:
         return False
     values = numpy_helper.to_array(tensor)
-    return np.count_nonzero(values) < values.size / 2
+    return np.count_nonzero(values) < values.size / 2 or bool((values >= 0).all())
 
 
 class Facts:
@@ -36,19 +54,28 @@ class Facts:
     Args:
         model: with its constants folded.
         shapes: see :func:`known_shapes`; also of a graph that this one was made of, as values keep their names.
+        usual: gives the shapes for a usual image, where the sizes of images are not known.
+        aside: weights that were put aside, see :mod:`~mmdeploy_lite.export.weights`.
 
     Attributes:
         nodes: of the graph.
         producers: per value, the node that makes it.
     """
 
-    def __init__(self, model: onnx.ModelProto, shapes: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        shapes: Mapping[str, Sequence[Any]],
+        usual: Callable[[], Mapping[str, Sequence[Any]]] | None = None,
+        aside: Sequence[TensorProto] = (),
+    ) -> None:
         graph = model.graph
         self.nodes = list(graph.node)
         self.producers = {name: node for node in graph.node for name in node.output}
         self._shapes = shapes
+        self._usual = usual
         self._outputs = {value.name for value in graph.output}
-        self._weights = {tensor.name: tensor for tensor in graph.initializer}
+        self._weights = {tensor.name: tensor for tensor in (*aside, *graph.initializer)}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             for name in reads(node):
@@ -69,9 +96,12 @@ class Facts:
 
     def size(self, name: str, axis: int) -> int | None:
         """How many elements a value has along an axis, for every image; None where that is not known."""
-        dims = self._shapes.get(name, ())
-        known = -len(dims) <= axis < len(dims) and dims[axis].HasField('dim_value')
-        return dims[axis].dim_value if known else None
+        return _size(self._shapes, name, axis)
+
+    def usual_size(self, name: str, axis: int) -> int | None:
+        """How many it has for a usual image: only to say what is fast, as for another it may have more or less."""
+        known = _size(self._shapes, name, axis)
+        return _size(self._usual(), name, axis) if known is None and self._usual is not None else known
 
     def reads_values(self, name: str) -> bool:
         """Whether a value follows from values of the graph's inputs, and not from their shapes and constants alone."""
@@ -90,3 +120,9 @@ class Facts:
         """The one node that reads a value, if there is just one and the graph does not give the value out."""
         readers = self._readers.get(name, ())
         return readers[0] if len(readers) == 1 and name not in self._outputs else None
+
+
+def _size(shapes: Mapping[str, Sequence[Any]], name: str, axis: int) -> int | None:
+    dims = shapes.get(name, ())
+    known = -len(dims) <= axis < len(dims) and dims[axis].HasField('dim_value')
+    return dims[axis].dim_value if known else None

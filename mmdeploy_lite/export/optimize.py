@@ -9,27 +9,38 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import onnx
 
 from ..errors import BackendError
 from .choices import sink_into_branches
-from .facts import known_shapes
+from .facts import known_shapes, with_sizes
 from .large import is_large, save
 from .loops import distinct_names
-from .peepholes import UNFOLDED, apply_rules, drop_unread
+from .peepholes import UNFOLDED, Rule, apply_rules, drop_unread
 from .slices import drop_whole_slices
+from .weights import set_aside
 
 # torch's exporter writes 8 for opset 17; ONNX Runtime 1.17, the oldest supported, reads up to 9
 IR_VERSION = 8
 
 
-def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
+def optimize(
+    model: onnx.ModelProto,
+    aside: list[onnx.TensorProto] | None = None,
+    usual: Mapping[str, Sequence[int]] | None = None,
+    unfolded: Sequence[Rule] = tuple(UNFOLDED),
+) -> onnx.ModelProto:
     """Clean a graph up without changing what it answers; the check runs on the result.
 
     Args:
         model: is not changed.
+        aside: its weights that were put aside, see :func:`~mmdeploy_lite.export.weights.set_aside`. Those that are made
+            of them are put there as well, in place.
+        usual: per input, the sizes of a usual image, if any size will do. What is fast for them is chosen.
+        unfolded: rules that are applied last.
 
     Raises:
         BackendError: ONNX Runtime cannot load the graph.
@@ -42,8 +53,11 @@ def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
             folded = _fold(smaller)
             shapes = known_shapes(folded)
         folded = apply_rules(folded, shapes)
-        made = apply_rules(folded, shapes, UNFOLDED)
+        of_usual = cache(lambda: known_shapes(_fold(with_sizes(folded, usual)))) if usual else None
+        made = apply_rules(folded, shapes, unfolded, of_usual, aside or ())
         if made is not folded:
+            if aside is not None:
+                aside += set_aside(made)
             folded = _fold(made)
     sink_into_branches(folded)
     return folded

@@ -57,10 +57,12 @@ def test_a_matrix_that_upsamples_is_no_layer():
     nodes = [
         helper.make_node('Conv', ['image', 'stem'], ['features']),
         helper.make_node('MatMul', ['image', 'columns'], ['large']),
+        helper.make_node('MatMul', ['image', 'means'], ['smaller']),
         helper.make_node('MatMul', ['image', 'full'], ['mixed']),
     ]
-    weights = {**WEIGHTS, 'columns': columns, 'full': np.ones((32, 128), np.float32)}
-    part = network_part(model_of(graph_of(nodes, weights, ['features', 'large', 'mixed'])))
+    means = np.full((32, 128), 0.25, np.float32)
+    weights = {**WEIGHTS, 'columns': columns, 'means': means, 'full': columns - 0.5}
+    part = network_part(model_of(graph_of(nodes, weights, ['features', 'large', 'smaller', 'mixed'])))
     assert [node.output[0] for node in part.graph.node] == ['features', 'mixed']
 
 

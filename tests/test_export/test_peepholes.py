@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mmdeploy_lite.export.peepholes import apply_rules
+from mmdeploy_lite.export.peepholes import UNFOLDED, apply_rules
 
 
 def graph(nodes, inputs, outputs, **constants):
@@ -174,3 +174,48 @@ def test_names_that_a_tracer_gave_are_not_given_again():
     after = apply_rules(before)
     assert kinds(after).count('ArgMax') == 3
     same_answer(before, after)
+
+
+@pytest.mark.parametrize('mode', ['half_pixel', 'pytorch_half_pixel', 'align_corners'])
+@pytest.mark.parametrize(('size', 'wanted', 'gone'), [
+    ([2, 3, 4, 5], [2, 3, 4, 5], True),
+    ([2, 3, 1, 1], [2, 3, 1, 1], True),
+    ([2, 3, 4, 5], [2, 3, 4, 6], False),
+    ([2, 3, 4, 'w'], [2, 3, 4, 5], False),  # of how many is not known
+])  # fmt: skip
+def test_resized_to_the_same_size(mode, size, wanted, gone):
+    resize = node('Resize', 'x', '', '', 'sizes', 'y', mode='linear', coordinate_transformation_mode=mode)
+    before = graph([resize], {'x': size}, {'y': (TensorProto.FLOAT, wanted)}, sizes=wanted)
+    after = apply_rules(before, rules=UNFOLDED)
+    assert kinds(after) == ['Identity' if gone else 'Resize']
+    same_answer(before, after)
+
+
+@pytest.mark.parametrize('attributes', [{'mode': 'cubic'}, {'coordinate_transformation_mode': 'tf_crop_and_resize'}])
+def test_others_of_the_same_size_are_left_alone(attributes):
+    resize = node('Resize', 'x', '', '', 'sizes', 'y', **{'mode': 'linear', **attributes})
+    before = graph([resize], {'x': [1, 2, 3, 4]}, {'y': (TensorProto.FLOAT, [1, 2, 3, 4])}, sizes=[1, 2, 3, 4])
+    assert apply_rules(before, rules=UNFOLDED) is before
+
+
+@pytest.mark.parametrize('mode', ['linear', 'nearest', 'cubic'])
+@pytest.mark.parametrize(('ends', 'expected'), [
+    ({}, [1, 2, 6, 7]), ({'start': 2}, [6, 7]), ({'start': -1}, [7]), ({'start': 1, 'end': -1}, [2, 6]),
+])  # fmt: skip
+def test_the_size_of_what_is_resized(mode, ends, expected):
+    nodes = [
+        node('Resize', 'x', '', '', 'sizes', 'large', mode=mode),
+        node('Shape', 'large', 'y', **ends),
+    ]
+    outputs = {'y': (TensorProto.INT64, [len(expected)])}
+    before = graph(nodes, {'x': [1, 2, 'h', 'w']}, outputs, sizes=[1, 2, 6, 7])
+    after = apply_rules(before, rules=UNFOLDED)
+    assert kinds(after) == ['Slice']
+    same_answer(before, after)
+
+
+def test_the_size_of_what_is_scaled_is_measured():
+    nodes = [node('Resize', 'x', '', 'scales', 'large', mode='linear'), node('Shape', 'large', 'y')]
+    scales = np.array([1, 1, 1.5, 1.5], dtype=np.float32)
+    before = graph(nodes, {'x': [1, 2, 'h', 'w']}, {'y': (TensorProto.INT64, [4])}, scales=scales)
+    assert apply_rules(before, rules=UNFOLDED) is before
