@@ -22,6 +22,7 @@ RTMDET = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
 MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
 FCN = 'mmseg::fcn/fcn_r50-d8_4xb2-40k_cityscapes-512x1024.py'
 DEEPLAB = 'mmseg::deeplabv3plus/deeplabv3plus_r50-d8_4xb2-40k_cityscapes-512x1024.py'
+UPERNET = 'mmseg::upernet/upernet_r18_4xb2-40k_cityscapes-512x1024.py'
 SLIDE = {'model.test_cfg.mode': 'slide', 'model.test_cfg.crop_size': (256, 256), 'model.test_cfg.stride': (171, 171)}
 # name, config, cfg-options, (h, w) of the image
 SET = [
@@ -37,6 +38,7 @@ SET = [
     ('FCN-R50-d8', FCN, {}, (512, 1024)),
     ('DeepLabV3+ R50-d8', DEEPLAB, {}, (512, 1024)),
     ('Fast-SCNN', 'mmseg::fastscnn/fast_scnn_8xb4-160k_cityscapes-512x1024.py', {}, (512, 1024)),
+    ('UPerNet-R18', UPERNET, {}, (512, 1024)),
     ('SegFormer-b0', SEGFORMER, {}, (512, 512)),
     ('SegFormer-b0 slide', SEGFORMER, SLIDE, (512, 1024)),
     ('Demo detector', 'demo/configs/detector.py', 'demo/detector.pth', (224, 224)),
@@ -185,8 +187,9 @@ def write_page(found: dict, path: Path) -> None:
         '0.1 to 0.3% are above 0.001. Of segmentors with random weights 57 to 74% of the cells between the pixels of',
         'the map lie between different classes and are interpolated (see [file.md](file.md)); of the trained demo',
         'segmentor it is 0 to 17%, on the images of its demo. The *bare network* is the same weights',
-        'and preprocessing up to the raw',
-        'outputs of the head (of two-stage models, of the RPN): the limit. *Post-processing* is the part of the',
+        'and preprocessing up to the raw outputs of the head (of two-stage models, of the RPN): the limit. Where the',
+        'file computes convolutions before upsampling (see [file.md](file.md)), so does the bare network, and it is',
+        'there *as written* as well, with upsampling first. *Post-processing* is the part of the',
         "exported file's time that comes after its last operator with weights. Load is the time until a session is",
         'ready, and peak memory what loading and running the file adds to a process. A *peer* is the file that',
         'MMDeploy 1.3.1 makes of the same weights (`tools/bench_peers.py` writes them) for the same size; it starts',

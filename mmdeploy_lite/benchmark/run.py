@@ -22,6 +22,7 @@ from ..errors import UnsupportedError
 from ..export.graphs import all_nodes
 from ..export.large import save
 from ..export.optimize import optimize
+from ..export.peepholes import UNFOLDED, convolved_before
 from ..export.preprocess import InGraphPreprocess
 from ..export.torchscript import TorchScriptExporter
 from ..export.tracing import ExportState, exporting
@@ -101,10 +102,9 @@ def benchmark(
     torch.set_num_threads(threads)
     normalised = {'image': task.preprocessed([sample]).numpy()}
     with tempfile.TemporaryDirectory() as folder:
-        bare, network = Path(folder, 'bare.onnx'), Path(folder, 'network.onnx')
-        export_bare(task, sample, bare, rewriters)
+        network = Path(folder, 'network.onnx')
         save(network_part(onnx.load(str(path))), network)
-        files = {'exported file': path, 'bare network': bare}
+        files = {'exported file': path, **export_bare(task, sample, Path(folder), rewriters)}
         given = dict.fromkeys(files, feeds)
         given |= {f'peer {peer.name}': feeds if _takes_image(peer) else normalised for peer in peers}
         files |= {f'peer {peer.name}': peer for peer in peers}
@@ -155,8 +155,12 @@ def _facts(file: Path, feeds: Mapping[str, np.ndarray], threads: int) -> dict[st
     )
 
 
-def export_bare(task: BaseTask, sample: Sample, path: Path, rewriters: Mapping[str, dict]) -> None:
+def export_bare(task: BaseTask, sample: Sample, folder: Path, rewriters: Mapping[str, dict]) -> dict[str, Path]:
     """Export the bare network at the size of ``sample``.
+
+    Returns:
+        Files in ``folder``, by what they are: the network, and where convolutions are computed before upsampling, the
+        network with these in the order that it is written in.
 
     Raises:
         UnsupportedError: the model has no head that can be run by itself.
@@ -174,7 +178,14 @@ def export_bare(task: BaseTask, sample: Sample, path: Path, rewriters: Mapping[s
                 f'{type(task.model).__name__} has no bare network to compare with: {error}'
             ) from error
         graph = TorchScriptExporter().export(wrapper, [image], ['image'], [f'raw_{i}' for i in range(count)], {})
-    onnx.save(optimize(graph.model), str(path))
+    found = {'bare network': optimize(graph.model)}
+    as_written = optimize(graph.model, unfolded=[rule for rule in UNFOLDED if rule is not convolved_before])
+    if as_written != found['bare network']:
+        found['bare network as written'] = as_written
+    paths = {title: folder / f'{title.replace(" ", "_")}.onnx' for title in found}
+    for title, model in found.items():
+        onnx.save(model, str(paths[title]))
+    return paths
 
 
 def _channels_last(task: BaseTask, sample: Sample) -> Callable[[], object]:
