@@ -127,7 +127,7 @@ def _parts(facts: Facts, node: onnx.NodeProto) -> list[Part]:
         if resize is not None and is_linear(resize) and facts.only_reader(value) is not None:
             places = [(name, axis) for name in (resize.input[0], value) for axis in (2, 3)]
             sizes = [facts.usual_size(*place) for place in places]
-            if facts.size(resize.input[0], 1) == channels and None not in sizes:
+            if None not in sizes:
                 fixed = None not in [facts.size(*place) for place in places]
                 part = part._replace(resize=resize, size=tuple(sizes[:2]), wanted=tuple(sizes[2:]), fixed=fixed)
         parts.append(part)

@@ -235,6 +235,7 @@ def test_a_single_map(kernel):
         {'pads': [0, 0, 0, 0]},
         {'pads': [0, 0, 2, 2]},
         {'kernel': (2, 2), 'pads': [0, 0, 1, 1]},
+        {'kernel': (2, 2), 'dilation': 2, 'pads': [1, 1, 1, 1]},
         {'group': 8},
         {'also': [f'small{index}_large' for index in range(len(SMALL))]},
         {'also': ['all']},
@@ -248,6 +249,18 @@ def test_others_are_left_alone(changes):
     made = optimize(convolved(**changes))
     assert sum(node.op_type == 'Conv' for node in made.graph.node) == 1
     assert sum(node.op_type == 'Resize' for node in made.graph.node) == len(SMALL)
+
+
+@pytest.mark.usefixtures('always')
+def test_maps_below_one_another_are_left_alone():
+    model = convolved(large=False, small=[(8, 10), (8, 10)])
+    join = next(node for node in model.graph.node if node.output[0] == 'all')
+    join.attribute[0].i = 2
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == 'weight')
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[:, : SMALL[8, 10]], 'weight'))
+    made, feeds = optimize(model), images(model)
+    assert sum(node.op_type == 'Conv' for node in made.graph.node) == 1
+    np.testing.assert_array_equal(run(made, feeds), run(model, feeds))
 
 
 @pytest.mark.usefixtures('always')
