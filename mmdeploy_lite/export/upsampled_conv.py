@@ -146,7 +146,8 @@ def gain(kernel: Kernel, part: Part) -> float:
     else:
         made = 0 if part.fixed else MADE
         matrices = wide * rows * tall * height * width + rows * wide * width * columns
-        moved = 2 * wide * width * rows + pixels
+        # what comes out of the taps is put into rows, and these side by side
+        moved = tall * wide * height * width + 2 * wide * width * rows + pixels
     after = dense * height * width + kernel.out * (matrices + RESIZED * moved) + made
     return before - LESS * after
 
