@@ -211,8 +211,9 @@ def apply_rules(
     """
     # once, as this takes longer than the rules; what a rule makes keeps its name and shape
     shapes = known_shapes(model) if shapes is None else shapes
+    facts = Facts(model, shapes, usual, aside)
     for rule in rules:
-        replaced = {found.node.output[0]: found for found in rule(Facts(model, shapes, usual, aside))}
+        replaced = {found.node.output[0]: found for found in rule(facts)}
         if not replaced:
             continue
         result = onnx.ModelProto()
@@ -222,6 +223,7 @@ def apply_rules(
         set_nodes(result.graph, [new for node, other in pairs for new in (other.nodes if other else [node])])
         result.graph.initializer.extend(tensor for other in replaced.values() for tensor in other.weights)
         model = drop_unread(result)
+        facts = Facts(model, shapes, usual, aside)
     return model
 
 
