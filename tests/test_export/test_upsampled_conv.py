@@ -15,6 +15,9 @@ from mmdeploy_lite.export.optimize import optimize
 from mmdeploy_lite.export.upsampled_conv import Kernel, Part, gain
 from mmdeploy_lite.export.weights import put_back, set_aside
 from mmdeploy_lite.precision.network import find_networks
+from mmdeploy_lite.testing.exporting import export
+from mmdeploy_lite.testing.images import scene
+from mmdeploy_lite.testing.tiny import tiny
 
 MODES = ['half_pixel', 'pytorch_half_pixel', 'align_corners']
 OUT = 16
@@ -283,6 +286,7 @@ def test_what_is_read_elsewhere_is_left_alone_and_the_others_are_not():
         (256, 256, 1, (128, 128), (128, 128), False),
         (256, 256, 1, (128, 128), (64, 64), False),
         (32, 32, 3, (64, 64), (128, 128), False),  # the matrices cost more
+        (128, 128, 3, (32, 64), (64, 128), False),  # Semantic FPN: moving what the taps give does
     ],
 )
 def test_only_where_it_saves_work(out, channels, kernel, size, wanted, gains):
@@ -318,3 +322,18 @@ def test_matrices_keep_their_precision():
     made = optimize(convolved())
     layers = [node for network in find_networks(made) for node in network.layers]
     assert {node.op_type for node in layers} == {'Conv'} and len(layers) == len(SMALL) + 1
+
+
+@pytest.mark.usefixtures('always')
+@pytest.mark.parametrize('dynamic', [True, False])
+def test_a_model_that_answers_as_before(dynamic, tmp_path):
+    """PSPNet, whose bottleneck sees maps of 1, 2, 3 and 6 pixels."""
+    model = tiny('PSPNet')
+    exported = export(
+        model.task, model.samples({'one': scene(1, 64, 96), 'two': scene(2, 64, 96)}), tmp_path, dynamic=dynamic
+    )
+    moved = [node for node in exported.graph.model.graph.node if node.op_type == 'MatMul' and 'bottleneck' in node.name]
+    assert len(moved) == 5  # rows of each map, and columns of all
+    sizes = [(64, 96), (80, 72)] if dynamic else [(64, 96)]
+    samples = [model.samples({str(size): scene(3, *size)})[0] for size in sizes]
+    assert exported.verify(samples).equal
