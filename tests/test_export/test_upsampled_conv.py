@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mmdeploy_lite.export import upsampled_conv
 from mmdeploy_lite.export.optimize import optimize
+from mmdeploy_lite.export.peepholes import UNFOLDED, apply_rules
 from mmdeploy_lite.export.upsampled_conv import Kernel, Part, gain
 from mmdeploy_lite.export.weights import put_back, set_aside
 from mmdeploy_lite.precision.network import find_networks
@@ -252,6 +253,18 @@ def test_others_are_left_alone(changes):
     made = optimize(convolved(**changes))
     assert sum(node.op_type == 'Conv' for node in made.graph.node) == 1
     assert sum(node.op_type == 'Resize' for node in made.graph.node) == len(SMALL)
+
+
+@pytest.mark.usefixtures('always')
+def test_a_map_that_was_only_measured_elsewhere():
+    """Another rule reads its size from what gives it; this one sees the graph that the other left."""
+    model = convolved()
+    model.graph.node.append(helper.make_node('Shape', ['small1_large'], ['measured']))
+    model.graph.output.append(helper.make_tensor_value_info('measured', TensorProto.INT64, [4]))
+    made = apply_rules(model, rules=UNFOLDED)
+    assert 'Resize' not in kinds(made)
+    feeds = images(model)
+    np.testing.assert_allclose(run(made, feeds), by_pytorch(model, feeds), atol=1e-5)
 
 
 @pytest.mark.usefixtures('always')
