@@ -16,6 +16,7 @@ _TYPED = ('exporter', 'backend', 'precision')
 _KINDS = {
     'dict[str, Any] | None': ((Mapping, type(None)), 'a name, a dict or None'),
     'bool': (bool, 'True or False'),
+    'bool | None': ((bool, type(None)), 'True, False or None'),
     'str | None': ((str, type(None)), 'a name or None'),
 }
 
@@ -38,6 +39,8 @@ class DeployConfig:
         precision: of the registry PRECISIONS, for a second, less exact file; None for none. A name stands for ``type``.
         external_data: write the weights into a file of their own, as is done above 2 GB.
         optimize: clean the graph up.
+        winograd: compute convolutions by Winograd's algorithm, where that is less work; None where the backend runs on
+            a CPU.
         tolerance: see :class:`mmdeploy_lite.check.tolerance.Tolerance`.
         audit: ``allow``: lines at which the tracer may warn.
         rewriters: merged, by key.
@@ -52,6 +55,7 @@ class DeployConfig:
     precision: dict[str, Any] | None = None
     external_data: bool = False
     optimize: bool = True
+    winograd: bool | None = None
     tolerance: dict[str, Any] = field(default_factory=dict)
     audit: dict[str, Any] = field(default_factory=dict)
     rewriters: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -30,6 +30,11 @@ class ONNXRuntimeBackend:
         """Of :class:`mmdeploy_lite.runtime.Model`, so that it runs a file as this does."""
         return dict(providers=self.providers, threads=self.threads)
 
+    @property
+    def winograd(self) -> bool:
+        """Whether convolutions are faster by Winograd's algorithm where it is less work: cuDNN has its own."""
+        return self.providers[:1] == ('CPUExecutionProvider',)
+
     def load(self, path: str | Path) -> FileSession:
         """Load a file.
 

@@ -34,6 +34,11 @@ class OpenVINOBackend:
         """Of :class:`mmdeploy_lite.runtime.Model`, so that it runs a file as this does."""
         return dict(threads=self.threads, backend='openvino')
 
+    @property
+    def winograd(self) -> bool:
+        """Whether convolutions are faster by Winograd's algorithm where it is less work."""
+        return self.device == 'CPU'
+
     def load(self, path: str | Path) -> OpenVINOSession:
         """Load a file.
 

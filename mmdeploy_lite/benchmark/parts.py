@@ -52,4 +52,10 @@ def _has_weights(node: onnx.NodeProto, large: set[str]) -> bool:
 
 def _large_of(graph: onnx.GraphProto) -> set[str]:
     large = (tensor for tensor in graph.initializer if len(tensor.raw_data) >= _SMALLEST)
-    return {tensor.name for tensor in large if not resamples(tensor)}
+    found = {tensor.name for tensor in large if not resamples(tensor)}
+    constant = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:  # sums of weights are weights
+        if node.input and constant.issuperset(reads(node)):
+            constant.update(node.output)
+            found.update(node.output if found.intersection(node.input) else ())
+    return found

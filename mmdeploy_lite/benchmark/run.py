@@ -21,13 +21,14 @@ from rich.text import Text
 from ..errors import UnsupportedError
 from ..export.graphs import all_nodes
 from ..export.large import save
-from ..export.optimize import optimize
+from ..export.optimize import optimize, speed_up
 from ..export.peepholes import UNFOLDED, convolved_before
 from ..export.preprocess import InGraphPreprocess
 from ..export.torchscript import TorchScriptExporter
 from ..export.tracing import ExportState, exporting
 from ..registry import REWRITERS
 from ..rewriting import RewriteContext, build_rewriters, of_exporter
+from ..runtime.session import read_metadata
 from ..tasks import BaseTask, Sample
 from .bare import BareNetwork
 from .files import check_files, file_runner
@@ -103,8 +104,10 @@ def benchmark(
     normalised = {'image': task.preprocessed([sample]).numpy()}
     with tempfile.TemporaryDirectory() as folder:
         network = Path(folder, 'network.onnx')
-        save(network_part(onnx.load(str(path))), network)
-        files = {'exported file': path, **export_bare(task, sample, Path(folder), rewriters)}
+        exported = onnx.load(str(path))
+        save(network_part(exported), network)
+        faster = read_metadata({entry.key: entry.value for entry in exported.metadata_props}).get('winograd', False)
+        files = {'exported file': path, **export_bare(task, sample, Path(folder), rewriters, faster)}
         given = dict.fromkeys(files, feeds)
         given |= {f'peer {peer.name}': feeds if _takes_image(peer) else normalised for peer in peers}
         files |= {f'peer {peer.name}': peer for peer in peers}
@@ -155,12 +158,21 @@ def _facts(file: Path, feeds: Mapping[str, np.ndarray], threads: int) -> dict[st
     )
 
 
-def export_bare(task: BaseTask, sample: Sample, folder: Path, rewriters: Mapping[str, dict]) -> dict[str, Path]:
+def export_bare(
+    task: BaseTask, sample: Sample, folder: Path, rewriters: Mapping[str, dict], winograd: bool = False
+) -> dict[str, Path]:
     """Export the bare network at the size of ``sample``.
 
+    Args:
+        task: with the model.
+        sample: the image.
+        folder: where the files go.
+        rewriters: the configs to export with.
+        winograd: its convolutions by Winograd's algorithm, where that is less work.
+
     Returns:
-        Files in ``folder``, by what they are: the network, and where convolutions are computed before upsampling, the
-        network with these in the order that it is written in.
+        Files in ``folder``, by what they are: the network, and where its convolutions are computed in another way or
+        another place, the network as it is written.
 
     Raises:
         UnsupportedError: the model has no head that can be run by itself.
@@ -179,6 +191,8 @@ def export_bare(task: BaseTask, sample: Sample, folder: Path, rewriters: Mapping
             ) from error
         graph = TorchScriptExporter().export(wrapper, [image], ['image'], [f'raw_{i}' for i in range(count)], {})
     found = {'bare network': optimize(graph.model)}
+    if winograd:
+        found['bare network'] = speed_up(found['bare network'])
     as_written = optimize(graph.model, unfolded=[rule for rule in UNFOLDED if rule is not convolved_before])
     if as_written != found['bare network']:
         found['bare network as written'] = as_written

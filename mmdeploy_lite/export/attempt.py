@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import onnx
 
 from ..check.images import other_sizes
 from ..check.second_way import second_way
@@ -38,12 +39,15 @@ class Attempt:
         verification: how it compares.
         samples: the images it was compared on, in the order of the comparisons.
         reason: why height and width are fixed; None where they are dynamic.
+        given_up: how the graph with convolutions by Winograd's algorithm compared, where that is not the one that was
+            written, as it is not equal.
     """
 
     graph: BuiltGraph
     verification: Verification
     samples: list[Sample]
     reason: str | None
+    given_up: Verification | None = None
 
 
 @dataclass
@@ -124,15 +128,29 @@ class Exporting:
                 dynamic,
                 allowed_lines(self.settings.audit.get('allow', ())),
                 self.settings.optimize,
+                getattr(backend, 'winograd', False) if self.settings.winograd is None else self.settings.winograd,
             )
             carries = self.settings.input.get('runtime_pipeline', True)
-            write_metadata(graph.model, describe(task, self.loaded, samples[0], reason, carries))
-            save_model(graph.model, self.path, self.settings.external_data)
+            metadata = describe(task, self.loaded, samples[0], reason, carries)
+            self._write(graph.model, {**metadata, 'winograd': graph.plain is not None})
+        found = self._check(graph.model, backend, samples, dynamic)
+        given_up = None
+        if graph.plain is not None and not found.equal:  # it rounds more, which a deep network may not bear
+            graph.model, graph.plain = graph.plain, None
+            self._write(graph.model, {**metadata, 'winograd': False})
+            given_up, found = found, self._check(graph.model, backend, samples, dynamic)
+        return Attempt(graph, found, samples, reason, given_up)
+
+    def _write(self, model: onnx.ModelProto, metadata: dict[str, Any]) -> None:
+        write_metadata(model, metadata)
+        save_model(model, self.path, self.settings.external_data)
+
+    def _check(self, model: onnx.ModelProto, backend: Any, samples: list[Sample], dynamic: bool) -> Verification:
+        """Load what was written, and compare."""
         session = backend.load(self.path)
         with self.stages.stage('check', total=len(samples)) as step:
-            second = second_way(graph.model, backend)
-            found = verify(task, session, samples, task.tolerance, dynamic, step, second)
-        return Attempt(graph, found, samples, reason)
+            second = second_way(model, backend)
+            return verify(self.task, session, samples, self.task.tolerance, dynamic, step, second)
 
     def _check_pytorch(self, sample: Sample) -> None:
         """Where the model fails without being traced, that is what to say; a rewriter would not help.

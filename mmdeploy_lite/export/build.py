@@ -16,7 +16,7 @@ from .allowed import AllowedLine, describe_place, unknown_places
 from .audit import foreign_operators, invalid_model, lost_inputs, sizes_from_values
 from .batch import over_images
 from .explain import explain_frozen
-from .optimize import finish, optimize
+from .optimize import finish, optimize, speed_up
 from .scopes import ScopeRecorder, live_modules, lost_modules
 from .tracing import ExportState, exporting
 from .weights import put_back, set_aside
@@ -32,6 +32,7 @@ class BuiltGraph:
         never_fired: keys of rewriters that were in place and never called.
         skipped: per target that does not exist here, the reason.
         targets: per rewriter key, the dotted paths of what it replaces.
+        plain: the same with its convolutions as they are written, where ``model`` has faster ones.
     """
 
     model: onnx.ModelProto
@@ -39,6 +40,7 @@ class BuiltGraph:
     never_fired: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    plain: onnx.ModelProto | None = None
 
 
 def build_graph(
@@ -50,6 +52,7 @@ def build_graph(
     dynamic: bool = False,
     allowed: Collection[AllowedLine] = (),
     clean: bool = True,
+    winograd: bool = False,
 ) -> BuiltGraph:
     """Trace, audit and optimize.
 
@@ -63,6 +66,7 @@ def build_graph(
         dynamic: keep height and width out of the graph.
         allowed: lines at which the tracer may warn.
         clean: optimize the graph.
+        winograd: and compute its convolutions by Winograd's algorithm, where that is less work.
 
     Raises:
         NothingDetectedError: NMS was not recorded, because there was nothing to suppress.
@@ -131,13 +135,20 @@ def build_graph(
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
     problems = lost_inputs(model, _needed(task), counts, fixed_counts=True)
     _raise(problems + foreign_operators(model) + invalid_model(model))
-    put_back(model, weights)
-    if task.dynamic_batch:
-        model = over_images(model)
-        _raise(foreign_operators(model) + invalid_model(model))
+    models = [model]
+    if clean and winograd:
+        faster = speed_up(model, weights, usual if dynamic else None)
+        if faster is not model:
+            _raise(foreign_operators(faster) + invalid_model(faster))
+            models.insert(0, faster)
+    for place, each in enumerate(models):
+        put_back(each, weights)
+        if task.dynamic_batch:
+            models[place] = over_images(each)
+            _raise(foreign_operators(models[place]) + invalid_model(models[place]))
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
     targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
-    return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets)
+    return BuiltGraph(models[0], fired, context.never_fired(), context.skipped, targets, *models[1:])
 
 
 def _needed(task: Any) -> list[str]:

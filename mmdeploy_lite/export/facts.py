@@ -81,6 +81,10 @@ class Facts:
             for name in reads(node):
                 self._readers.setdefault(name, []).append(node)
 
+    def weights(self, name: str) -> TensorProto | None:
+        """An initializer, or what was put aside, whose numbers it may not be worth to look at."""
+        return self._weights.get(name)
+
     def constant(self, name: str) -> np.ndarray | None:
         """The values of a constant."""
         tensor, node = self._weights.get(name), self.producers.get(name)

@@ -19,6 +19,7 @@ from .graphs import attribute, copy_node, reads, set_nodes
 from .nodes import Nodes
 from .resizes import gives_sizes, is_linear
 from .upsampled_conv import convolved_early
+from .winograd import faster_convolutions
 
 
 class Replacement(NamedTuple):
@@ -179,6 +180,13 @@ def convolved_before(facts: Facts) -> Iterator[Replacement]:
     """``Conv(Resize(x))`` -> ``Resize(Conv(x))``: see :mod:`~mmdeploy_lite.export.upsampled_conv`."""
     for node, op, result in convolved_early(facts):
         op.nodes.append(helper.make_node('Identity', [result], [node.output[0]]))
+        yield Replacement(node, op.nodes, op.weights)
+
+
+def by_winograd(facts: Facts) -> Iterator[Replacement]:
+    """``Conv`` of 3 x 3 -> half of the multiplications: see :mod:`~mmdeploy_lite.export.winograd`."""
+    for node, op in faster_convolutions(facts):
+        op.nodes[-1].output[0] = node.output[0]
         yield Replacement(node, op.nodes, op.weights)
 
 

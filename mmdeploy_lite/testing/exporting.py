@@ -95,6 +95,7 @@ def export(
         dynamic,
         allowed_lines(settings.audit.get('allow', ())),
         settings.optimize,
+        settings.winograd is not False,
     )
     write_metadata(graph.model, dict(task=task.name))
     path = Path(folder, f'{task.name}.onnx')
