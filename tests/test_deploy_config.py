@@ -145,6 +145,7 @@ def test_layers_are_not_changed_and_not_shared():
         ({'audit': ['x']}, r'deploy\.audit is .*; it must be a dict'),
         ({'rescale': 'no'}, r"deploy\.rescale is 'no'; it must be True or False"),
         ({'optimize': {}}, r'deploy\.optimize is \{\}; it must be True or False'),
+        ({'winograd': 'always'}, r"deploy\.winograd is 'always'; it must be True, False or None"),
         ({'audit': {'alow': []}}, r'deploy\.audit has the unknown key alow; known is allow'),
         ({'input': {'size': 5}}, r'deploy\.input has the unknown key size; known are .*runtime_pipeline'),
         ({'input': {'runtime_pipeline': 'no'}}, r"deploy\.input\.runtime_pipeline is 'no'; it must be True or False"),

@@ -139,6 +139,8 @@ class Exporting:
             graph.model, graph.plain = graph.plain, None
             self._write(graph.model, {**metadata, 'winograd': False})
             given_up, found = found, self._check(graph.model, backend, samples, dynamic)
+        if self.settings.precision is None:
+            graph.plain = None
         return Attempt(graph, found, samples, reason, given_up)
 
     def _write(self, model: onnx.ModelProto, metadata: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ class BuiltGraph:
         never_fired: keys of rewriters that were in place and never called.
         skipped: per target that does not exist here, the reason.
         targets: per rewriter key, the dotted paths of what it replaces.
-        plain: the same with its convolutions as they are written, where ``model`` has faster ones.
+        plain: the same with its convolutions as they are written, where those of ``model`` go by Winograd's algorithm.
     """
 
     model: onnx.ModelProto

@@ -273,7 +273,8 @@ def _result(
             size = op.Mul(op.Div(size, [apart, 1]), [1, apart])
         split = op.Concat(images, [ROWS, kernel.outside], size, axis=0)
         whole = op.Mul(shape, [1, 1, ROWS, 1])
-        flat = op.Concat(images, [READ], op.ReduceProd(op.Slice(shape, [1], [4]), axes=[0], keepdims=1), axis=0)
+        pixels = op.Mul(op.Slice(size, [0], [1]), op.Slice(size, [1], [2]))
+        flat = op.Concat(images, [READ], op.Mul(pixels, [kernel.outside]), axis=0)
     multiply = op.Gemm if fixed and batch == 1 else op.MatMul  # activations are fused into Gemm
     made = multiply(matrix, op.Reshape(together, flat))
     if activation is not None:

@@ -186,6 +186,8 @@ def _export(config: str, scale: tuple[int, int], exporter: str, fixed: bool) -> 
     if classes is not None and classes < MIN_CLASSES:
         status = 'not tested'
     reasons = [reason for check in checks for reason in check.reasons]
+    if attempt.given_up is not None:
+        notes.append("without Winograd's algorithm: with it the file is not equal")
     return dict(
         status=status,
         equal=status == 'equal',

@@ -91,3 +91,19 @@ def test_a_loop_with_weights_inside_is_network():
     assert [node.op_type for node in part.graph.node] == ['Loop']
     assert {tensor.name for tensor in part.graph.initializer} == {'stem', 'count'}
     onnxruntime.InferenceSession(part.SerializeToString(), providers=['CPUExecutionProvider'])
+
+
+def test_sums_of_weights_are_weights():
+    nodes = [
+        helper.make_node('Conv', ['image', 'stem'], ['features']),
+        helper.make_node('Reshape', ['head', 'flat'], ['rows']),
+        helper.make_node('MatMul', ['mixing', 'rows'], ['mixed']),
+        helper.make_node('Reshape', ['mixed', 'dims'], ['kernel']),
+        helper.make_node('Conv', ['features', 'kernel'], ['logits']),
+        helper.make_node('MatMul', ['image', 'small'], ['y']),
+    ]
+    made = {'flat': np.array([64, 16]), 'dims': np.array([4, 16, 1, 1]), 'mixing': np.ones((4, 64), np.float32)}
+    part = network_part(model_of(graph_of(nodes, {**WEIGHTS, **made}, ['logits', 'y'])))
+    assert [node.output[0] for node in part.graph.node] == ['features', 'rows', 'mixed', 'kernel', 'logits']
+    session = onnxruntime.InferenceSession(part.SerializeToString(), providers=['CPUExecutionProvider'])
+    assert session.run(None, {'image': np.ones((1, 3, 32, 32), np.float32)})[0].shape == (1, 4, 28, 28)

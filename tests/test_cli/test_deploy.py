@@ -6,11 +6,13 @@ import json
 import re
 
 import cv2
+import numpy as np
 import onnx
 import pytest
 import torch
 
 from mmdeploy_lite import cli
+from mmdeploy_lite.export import winograd
 
 from .conftest import PREVIOUS, files, run
 
@@ -46,6 +48,17 @@ class TestDeploy:
             assert word in captured.out.replace('\n', ''), word
         for image in ('scene', 'other', 'empty'):
             assert cv2.imread(str(folder / f'compare_{image}.png')) is not None
+
+    def test_without_an_algorithm_that_rounds_too_much(self, inputs, work_dir, capsys, monkeypatch):
+        matrices = winograd.transforms()._replace(result=np.zeros((4, 6)))
+        monkeypatch.setattr(winograd, 'transforms', lambda: matrices)
+        monkeypatch.setattr(winograd, 'NODES', -1e15)  # whether it saves work or not
+        assert run(work_dir, *inputs.segmentor, inputs.image) == 0
+        (warning,) = json.loads((work_dir / 'report.json').read_text())['warnings']
+        assert warning.startswith("convolutions are as the model has them: by Winograd's algorithm, which rounds more")
+        assert 'scene.png was unequal: ' in warning
+        assert 'Winograd' in capsys.readouterr().out
+        assert set(files(work_dir)) == {'model.onnx', 'report.json', 'compare_scene.png'}
 
     def test_fixed_shape_and_options(self, inputs, work_dir, capsys):
         (work_dir / 'model.unequal.onnx').write_bytes(PREVIOUS)

@@ -29,7 +29,7 @@ def always(monkeypatch):
     monkeypatch.setattr(winograd, 'NODES', -1e15)
 
 
-def chain(layers, shape=(1, CHANNELS, *SIZE), outputs=None, kind=TensorProto.FLOAT):
+def chain(layers, shape=(1, CHANNELS, *SIZE), outputs=None, kind=TensorProto.FLOAT, opset=17):
     """Convolutions and what is between them.
 
     Args:
@@ -37,6 +37,7 @@ def chain(layers, shape=(1, CHANNELS, *SIZE), outputs=None, kind=TensorProto.FLO
         shape: of the image ``x``; names where it may be any.
         outputs: of the graph; None for the last.
         kind: of its elements.
+        opset: 17 as the tracer's files have, 18 as those of torch.export.
     """
     rng = np.random.default_rng(0)
     channels, nodes, weights = {'x': shape[1]}, [], {}
@@ -66,7 +67,7 @@ def chain(layers, shape=(1, CHANNELS, *SIZE), outputs=None, kind=TensorProto.FLO
             for name, value in weights.items()
         ],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', opset)], ir_version=8)
     for output in model.graph.output:
         output.type.tensor_type.elem_type = kind
     model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
@@ -148,9 +149,10 @@ def test_one_of_fixed_size(attributes, batch, always):
         compare(model, made, noise(batch, height, 9))
 
 
+@pytest.mark.parametrize('opset', [17, 18])
 @pytest.mark.parametrize('attributes', ONES, ids=str)
-def test_one_of_any_size(attributes, always):
-    model = chain(one(**attributes), ('n', CHANNELS, 'h', 'w'))
+def test_one_of_any_size(attributes, opset, always):
+    model = chain(one(**attributes), ('n', CHANNELS, 'h', 'w'), opset=opset)
     made = speed_up(model, usual={'x': (1, CHANNELS, 24, 32)})
     assert made is not model
     compare(model, made, noise(1, 24, 32), noise(2, 9, 10), noise(1, 16, 9), noise(3, 19, 41), noise(0, 24, 32))
