@@ -136,7 +136,7 @@ class Exporting:
         found = self._check(graph.model, backend, samples, dynamic)
         given_up = None
         if graph.plain is not None and not found.equal:  # it rounds more, which a deep network may not bear
-            graph.model, graph.plain = graph.plain, None
+            graph.model, graph.plain = graph.plain(), None
             self._write(graph.model, {**metadata, 'winograd': False})
             given_up, found = found, self._check(graph.model, backend, samples, dynamic)
         if self.settings.precision is None:

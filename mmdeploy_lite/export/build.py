@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import onnx
@@ -32,7 +33,8 @@ class BuiltGraph:
         never_fired: keys of rewriters that were in place and never called.
         skipped: per target that does not exist here, the reason.
         targets: per rewriter key, the dotted paths of what it replaces.
-        plain: the same with its convolutions as they are written, where those of ``model`` go by Winograd's algorithm.
+        plain: makes the same with its convolutions as they are written, where those of ``model`` go by Winograd's
+            algorithm; once.
     """
 
     model: onnx.ModelProto
@@ -40,7 +42,7 @@ class BuiltGraph:
     never_fired: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    plain: onnx.ModelProto | None = None
+    plain: Callable[[], onnx.ModelProto] | None = None
 
 
 def build_graph(
@@ -135,20 +137,25 @@ def build_graph(
     finish(model, {name: list(dims) for name, dims in task.output_shapes().items()})
     problems = lost_inputs(model, _needed(task), counts, fixed_counts=True)
     _raise(problems + foreign_operators(model) + invalid_model(model))
-    models = [model]
+    plain = None
     if clean and winograd:
         faster = speed_up(model, weights, usual if dynamic else None)
         if faster is not model:
             _raise(foreign_operators(faster) + invalid_model(faster))
-            models.insert(0, faster)
-    for place, each in enumerate(models):
-        put_back(each, weights)
-        if task.dynamic_batch:
-            models[place] = over_images(each)
-            _raise(foreign_operators(models[place]) + invalid_model(models[place]))
+            model, plain = faster, partial(_whole, model, weights, task)
+    model = _whole(model, weights, task)
     fired = {key: dict(sorted(sites.items())) for key, sites in context.fired.items() if sites}
     targets = {key: rewriter.targets for key, rewriter in rewriters.items()}
-    return BuiltGraph(models[0], fired, context.never_fired(), context.skipped, targets, *models[1:])
+    return BuiltGraph(model, fired, context.never_fired(), context.skipped, targets, plain)
+
+
+def _whole(model: onnx.ModelProto, weights: list[onnx.TensorProto], task: Any) -> onnx.ModelProto:
+    """The graph with its weights, for as many images as the task asks for."""
+    put_back(model, weights)
+    if task.dynamic_batch:
+        model = over_images(model)
+        _raise(foreign_operators(model) + invalid_model(model))
+    return model
 
 
 def _needed(task: Any) -> list[str]:

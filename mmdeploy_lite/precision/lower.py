@@ -76,7 +76,7 @@ def lower(
     model = onnx.load(str(exact))
     metadata = read_metadata({entry.key: entry.value for entry in model.metadata_props})
     if attempt.graph.plain is not None:  # sums of rows and of taps have other ranges, and lose more
-        model, metadata['winograd'] = attempt.graph.plain, False
+        model, metadata['winograd'] = attempt.graph.plain(), False
     if is_large(model):
         raise UnsupportedError(f'{scheme.name} cannot be made of a model with more than 2 GB of weights')
     try:
