@@ -96,7 +96,7 @@ def by_pytorch(model, image):
         if node.op_type == 'Conv':
             settings = {item.name: helper.get_attribute_value(item) for item in node.attribute}
             above, left, below, right = settings['pads']
-            bias = weights[node.input[2]] if len(node.input) > 2 else None
+            bias = weights[node.input[2]] if len(node.input) > 2 and node.input[2] else None
             value = F.pad(value, (left, right, above, below))
             value = F.conv2d(value, weights[node.input[1]], bias, dilation=settings.get('dilations', 1))
         else:
@@ -250,6 +250,14 @@ def test_others_are_left_alone(attributes, always):
     else:
         model = chain(one(**attributes))
     assert speed_up(model) is model
+
+
+def test_an_empty_name_is_no_bias(always):
+    model = chain(one(bias=False))
+    model.graph.node[0].input.append('')
+    made = speed_up(model)
+    assert made is not model
+    compare(model, made, noise(1, *SIZE))
 
 
 def test_groups_and_other_numbers_are_left_alone(always):
