@@ -20,7 +20,8 @@ deploy = dict(
     # True: the weights are a file of their own, model.<hash>.data beside model.onnx. Above 2 GB they always are
     external_data=False,
     optimize=True,
-    # convolutions of 3 x 3 by Winograd's algorithm, with half of the multiplications, see docs/file.md. None: on CPUs
+    # convolutions of 3 x 3 by Winograd's algorithm, with half of the multiplications, see docs/file.md. None: on CPUs;
+    # True: for any provider; not with optimize=False
     winograd=None,
     tolerance=dict(),  # see mmdeploy_lite/check/tolerance.py; a loosened one is named in the report
     rewriters=dict(
