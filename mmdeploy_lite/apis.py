@@ -196,12 +196,7 @@ def _report(attempt: Attempt, prepared: Prepared, stages: Stages, path: Path) ->
         height, width = attempt.samples[0].shape
         warnings.append(f'height and width are fixed at {height} x {width}: {attempt.reason}')
     if attempt.given_up is not None:
-        bad = next(check for check in attempt.given_up.checks if not check.comparison.equal)
-        why = (bad.comparison.reasons or ['no reason given'])[0]
-        warnings.append(
-            f"convolutions are as the model has them: by Winograd's algorithm, which rounds more, {bad.image} was"
-            f' {bad.comparison.verdict}: {why}'
-        )
+        warnings.append(f"convolutions are as the model has them: by Winograd's algorithm, {attempt.given_up}")
     for key in graph.never_fired:
         if key in settings.required:
             warnings.append(f"your rewriter '{key}' never fired: nothing called {', '.join(graph.targets[key])}")

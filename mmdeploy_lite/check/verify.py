@@ -36,6 +36,13 @@ class Verification:
         """Every image."""
         return bool(self.checks) and all(check.comparison.equal for check in self.checks)
 
+    @property
+    def first_difference(self) -> str:
+        """Of the images that are not equal, the first in words: which, its verdict and why."""
+        check = next(check for check in self.checks if not check.comparison.equal)
+        why = (check.comparison.reasons or ['no reason given'])[0]
+        return f'{check.image} is {check.comparison.verdict}: {why}'
+
 
 def verify(
     task: Any,

@@ -39,15 +39,15 @@ class Attempt:
         verification: how it compares.
         samples: the images it was compared on, in the order of the comparisons.
         reason: why height and width are fixed; None where they are dynamic.
-        given_up: how the graph with convolutions by Winograd's algorithm compared, where that is not the one that was
-            written, as it is not equal.
+        given_up: why the graph with convolutions by Winograd's algorithm is not the one that was written; None where
+            it is, or where there is none.
     """
 
     graph: BuiltGraph
     verification: Verification
     samples: list[Sample]
     reason: str | None
-    given_up: Verification | None = None
+    given_up: str | None = None
 
 
 @dataclass
@@ -101,16 +101,11 @@ class Exporting:
         except (AuditError, ExportError, BackendError, UnsupportedError) as error:
             lines = str(error).splitlines()  # an audit's first line is a heading
             return None, lines[min(len(lines) - 1, isinstance(error, AuditError))].strip(' -')
-        bad = [
-            (check, sample)
-            for check, sample in zip(attempt.verification.checks, attempt.samples, strict=True)
-            if not check.comparison.equal
-        ]
-        if not bad or any(sample.shape == samples[0].shape for _, sample in bad):
+        pairs = zip(attempt.verification.checks, attempt.samples, strict=True)
+        bad = [sample for check, sample in pairs if not check.comparison.equal]
+        if not bad or any(sample.shape == samples[0].shape for sample in bad):
             return attempt, None  # equal, or unequal at the traced size too: not a matter of size
-        comparison = bad[0][0].comparison
-        why = (comparison.reasons or ['no reason given'])[0]
-        return None, f'with a dynamic size, {bad[0][0].image} is {comparison.verdict}: {why}'
+        return None, f'with a dynamic size, {attempt.verification.first_difference}'
 
     def _attempt(self, samples: list[Sample], reason: str | None) -> Attempt:
         """Export, write, load and compare once."""
@@ -138,7 +133,7 @@ class Exporting:
         if graph.plain is not None and not found.equal:  # it rounds more, which a deep network may not bear
             graph.model, graph.plain = graph.plain(), None
             self._write(graph.model, {**metadata, 'winograd': False})
-            given_up, found = found, self._check(graph.model, backend, samples, dynamic)
+            given_up, found = found.first_difference, self._check(graph.model, backend, samples, dynamic)
         if self.settings.precision is None:
             graph.plain = None
         return Attempt(graph, found, samples, reason, given_up)

@@ -8,9 +8,10 @@ R50, dynamic sizes, 1,406 nodes), for about as few nodes (786, 805, 749).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -53,8 +54,7 @@ def optimize(
             folded = _fold(smaller)
             shapes = known_shapes(folded)
         folded = apply_rules(folded, shapes)
-        of_usual = cache(lambda: known_shapes(_fold(with_sizes(folded, usual)))) if usual else None
-        made = apply_rules(folded, shapes, unfolded, of_usual, aside or ())
+        made = apply_rules(folded, shapes, unfolded, _shapes_of(folded, usual), aside or ())
         if made is not folded:
             if aside is not None:
                 aside += set_aside(made)
@@ -80,8 +80,12 @@ def speed_up(
     """
     if is_large(model):
         return model
-    of_usual = cache(lambda: known_shapes(_fold(with_sizes(model, usual)))) if usual else None
-    return apply_rules(model, rules=[by_winograd], usual=of_usual, aside=aside)
+    return apply_rules(model, rules=[by_winograd], usual=_shapes_of(model, usual), aside=aside)
+
+
+def _shapes_of(model: onnx.ModelProto, usual: Mapping[str, Sequence[int]] | None) -> Callable[[], Any] | None:
+    """What gives the shapes for a usual image, computed where somebody asks for them; None without such an image."""
+    return cache(lambda: known_shapes(_fold(with_sizes(model, usual)))) if usual else None
 
 
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:

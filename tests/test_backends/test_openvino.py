@@ -140,3 +140,9 @@ def test_without_openvino(monkeypatch):
     monkeypatch.setitem(sys.modules, 'openvino', None)
     with pytest.raises(BackendError, match=r"pip install openvino, or 'mmdeploy_lite\[openvino\]'"):
         OpenVINOBackend()
+
+
+def test_convolutions_are_made_faster_for_its_cpu_alone():
+    from mmdeploy_lite.backends import OpenVINOBackend
+
+    assert OpenVINOBackend().winograd and not OpenVINOBackend(device='GPU').winograd

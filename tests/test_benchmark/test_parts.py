@@ -100,7 +100,8 @@ def test_sums_of_weights_are_weights():
         helper.make_node('MatMul', ['mixing', 'rows'], ['mixed']),
         helper.make_node('Reshape', ['mixed', 'dims'], ['kernel']),
         helper.make_node('Conv', ['features', 'kernel'], ['logits']),
-        helper.make_node('MatMul', ['image', 'small'], ['y']),
+        helper.make_node('Neg', ['small'], ['less']),
+        helper.make_node('MatMul', ['image', 'less'], ['y']),  # of boxes
     ]
     made = {'flat': np.array([64, 16]), 'dims': np.array([4, 16, 1, 1]), 'mixing': np.ones((4, 64), np.float32)}
     part = network_part(model_of(graph_of(nodes, {**WEIGHTS, **made}, ['logits', 'y'])))

@@ -107,7 +107,7 @@ def wrong(always, monkeypatch):
 def test_what_is_not_equal_is_written_without(wrong, tmp_path):
     path = tmp_path / 'model.onnx'
     _, found = attempt(path, {'precision': {'type': 'fp16'}})
-    assert found.verification.equal and not found.given_up.equal
+    assert found.verification.equal and found.given_up.startswith('one is unequal: ')
     assert found.graph.plain is None, 'what is lower is made of what was written'
     assert None not in kernels(path) and not says(path)
     session = ONNXRuntimeBackend().load(path)
@@ -125,7 +125,7 @@ def test_what_is_unequal_either_way_says_so_of_the_plain_one(wrong, tmp_path, mo
         model.task, model.loaded, settings_of(model.task), model.steps, tmp_path / 'model.onnx', Stages()
     )
     found = exporting.run(samples, 'a test')
-    assert not found.verification.equal and not found.given_up.equal
+    assert not found.verification.equal and found.given_up
     assert None not in kernels(tmp_path / 'model.onnx')
 
 
